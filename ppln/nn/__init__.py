@@ -1,0 +1,7 @@
+"""Layers whose outputs are piecewise linear functions of time."""
+
+from ppln.nn.convert import convert
+from ppln.nn.layers import PPConv1d, PPConv2d, PPConv3d, PPConvTranspose2d, PPLinear
+from ppln.nn.potential import Potential
+
+__all__ = ["PPConv1d", "PPConv2d", "PPConv3d", "PPConvTranspose2d", "PPLinear", "Potential", "convert"]

@@ -1,0 +1,191 @@
+"""PP layers: torch's own layers, made K = 3n (+ 1) times as wide to predict the coefficients of potentials.
+
+`_PPLayer` is the whole mechanism. It comes before nn.Linear, nn.Conv* and nn.ConvTranspose2d in the order
+of inheritance, so that every option of those is an option here, and `super().forward` predicts.
+
+Dimensions: B batch, T time stamps, G groups, K coefficient maps, C output channels (or features), * space.
+"""
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ppln import functional
+from ppln.functional import operator
+from ppln.nn.potential import Potential
+
+class _Clock(threading.local):
+    """The time of the converted network (convert.py) that runs in this thread; None where none does."""
+
+    t: Tensor | float | None = None
+
+
+_clock = _Clock()
+
+
+@contextmanager
+def time(t: Tensor | float) -> Iterator[None]:
+    """Within this context, PP layers that are called without t use this one."""
+    before, _clock.t = _clock.t, t
+    try:
+        yield
+    finally:
+        _clock.t = before
+
+
+class _PPLayer(nn.Module):
+    """Predict the coefficients of a potential for every output, and evaluate it at t."""
+
+    _space: int  # spatial dimensions of an input; None of an nn.Linear's are
+    _out_dim = 0  # the dimension of `weight` in which the outputs lie
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *options: Any,
+        segments: int = 3,
+        temperature: float | None = 100.0,
+        normalize: bool = True,
+        **more: Any,
+    ) -> None:
+        if isinstance(segments, bool) or not isinstance(segments, int) or segments < 1:
+            raise ValueError(f"segments must be a whole number of at least 1, got {segments!r}")
+        functional.check_temperature(temperature)
+        self.segments, self.temperature, self.normalize = segments, temperature, normalize
+        self.maps = 3 * segments + bool(normalize)
+        super().__init__(inputs, outputs * self.maps, *options, **more)  # type: ignore[call-arg]
+        setattr(self, "out_channels" if self._space else "out_features", outputs)
+
+    def forward(self, x: Tensor, t: Tensor | float | None = None, mean: Tensor | None = None) -> Tensor:
+        """Predict from x and evaluate at t in [0, 1].
+
+        x [B, ...] and t a number or [B]: -> [B, C, *]
+        x [B, ...] and t [B, T]: predicted once, evaluated at every t -> [B, T, C, *]
+        x [B, T, ...] and t [B, T]: one input per time stamp, as in a stack of layers -> [B, T, C, *]
+        mean [B, C, *]: an observed mean over time; it replaces the regressed one.
+
+        A PPLinear keeps its features last, as nn.Linear does. Like torch's layers, all take one sample
+        without a batch dimension too, with t a number.
+        """
+        if t is None:
+            t = _clock.t
+        if t is None:
+            raise ValueError(f"t is missing: call {type(self).__name__}(...)(x, t), or convert the whole network")
+        if x.dim() == self._space + 1:
+            return self.forward(x[None], t, None if mean is None else mean[None])[0]
+        times, many = functional.as_times(t, x.shape[0], x)
+        if x.dim() == self._space + 2 or not many:
+            y = self._evaluate(x, times, mean)
+            return y if many else y.squeeze(1)
+        if x.shape[1] != times.shape[1]:
+            raise ValueError(
+                f"x {list(x.shape)} holds an input per time stamp, so t must be {list(x.shape[:2])}, "
+                f"got {list(times.shape)}"
+            )
+        if mean is not None:
+            mean = mean[:, None].expand(-1, times.shape[1], *mean.shape[1:]).flatten(0, 1)
+        y = self._evaluate(x.flatten(0, 1), times.reshape(-1, 1), mean)
+        return y.squeeze(1).unflatten(0, times.shape)
+
+    def _evaluate(self, x: Tensor, times: Tensor, mean: Tensor | None) -> Tensor:
+        """x [B, ...], times [B, T] -> [B, T, C, *]."""
+        coefficients, mean = self._predict(x, mean)
+        y = functional.evaluate_packed(
+            coefficients, times, mean, self.segments, self.maps, self._groups, self.temperature
+        )
+        return y if self._space else y.movedim(2, -1)
+
+    def potential(self, x: Tensor, mean: Tensor | None = None) -> Potential:
+        """The function of time predicted from x [B, ...], for every output; channels come first in it."""
+        coefficients, mean = self._predict(x, mean)
+        *parts, own_mean = operator.unpack(coefficients, self.segments, self.maps, self._groups)
+        slope, intercept, width = (part.flatten(2, 3) for part in parts)
+        if mean is None and own_mean is not None:
+            mean = own_mean.flatten(1, 2)
+        return Potential(slope, intercept, width, mean, self.temperature)
+
+    def _predict(self, x: Tensor, mean: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Coefficients [B, G * K * C/G, *], and the observed mean [B, C, *] checked against them."""
+        coefficients = super().forward(x)
+        if not self._space:
+            coefficients = coefficients.movedim(-1, 1)
+            mean = None if mean is None else mean.movedim(-1, 1)
+        shape = (coefficients.shape[0], coefficients.shape[1] // self.maps, *coefficients.shape[2:])
+        functional.check_mean(mean, shape, coefficients)
+        return coefficients, mean
+
+    @property
+    def _groups(self) -> int:
+        return getattr(self, "groups", 1)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Equal widths, slopes of zero, and at every t an output as large as the plain layer's.
+
+        That variance is shared by the regressed mean and by the intercepts, of which normalisation takes
+        their average away: 1/2 + (1 - 1/n) * intercept gain = 1.
+        """
+        super().reset_parameters()  # type: ignore[misc]
+        n = self.segments
+        gains = torch.zeros(self.maps)
+        if not self.normalize:
+            gains[n : 2 * n] = 1
+        elif n == 1:
+            gains[-1] = 1
+        else:
+            gains[n : 2 * n], gains[-1] = math.sqrt(n / (n - 1) / 2), math.sqrt(1 / 2)
+        if self._out_dim == 1:  # torch takes the fan of a transposed layer from its outputs, K times ours
+            gains *= math.sqrt(self.maps)
+        for _, maps in self.coefficient_maps():
+            maps.mul_(gains.to(maps).view(-1, *[1] * (maps.dim() - 1)))
+
+    def coefficient_maps(self) -> Iterator[tuple[str, Tensor]]:
+        """The K parts of weight and bias, by name: views [K, ...] of K times the plain parameter."""
+        for name, dim in (("weight", self._out_dim), ("bias", 0)):
+            parameter = getattr(self, name)
+            if parameter is not None:
+                groups = 1 if dim else self._groups  # a transposed layer's groups lie in its inputs
+                yield name, parameter.unflatten(dim, (groups, self.maps, -1)).movedim(dim + 1, 0)
+
+    def extra_repr(self) -> str:
+        own = f"segments={self.segments}, temperature={self.temperature}, normalize={self.normalize}"
+        return f"{super().extra_repr()}, {own}"
+
+
+class PPLinear(_PPLayer, nn.Linear):
+    """nn.Linear whose outputs are potentials: PPLinear(in_features, out_features)(x, t)."""
+
+    _space = 0
+
+
+class PPConv1d(_PPLayer, nn.Conv1d):
+    """nn.Conv1d whose outputs are potentials: PPConv1d(in_channels, out_channels, kernel_size, ...)(x, t)."""
+
+    _space = 1
+
+
+class PPConv2d(_PPLayer, nn.Conv2d):
+    """nn.Conv2d whose outputs are potentials: PPConv2d(in_channels, out_channels, kernel_size, ...)(x, t)."""
+
+    _space = 2
+
+
+class PPConv3d(_PPLayer, nn.Conv3d):
+    """nn.Conv3d whose outputs are potentials: PPConv3d(in_channels, out_channels, kernel_size, ...)(x, t)."""
+
+    _space = 3
+
+
+class PPConvTranspose2d(_PPLayer, nn.ConvTranspose2d):
+    """nn.ConvTranspose2d whose outputs are potentials: its weight is [in, G * K * C/G / G, ...]."""
+
+    _space = 2
+    _out_dim = 1

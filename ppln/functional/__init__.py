@@ -79,18 +79,18 @@ def evaluate_packed(
             own_mean = mean.unflatten(1, (groups, -1))
         out = reference.evaluate(slope, intercept, width, times, own_mean, temperature)
         return out.flatten(2, 3)
-    return torch.ops.ppln.packed(
-        coefficients, times, mean, segments, maps, groups, temperature, backend
-    )
+    return torch.ops.ppln.packed(coefficients, times, mean, segments, maps, groups, temperature, backend)
 
 
-def as_times(t: float | Tensor, batch: int, like: Tensor) -> tuple[Tensor, bool]:
-    """A checked [B, T] tensor on `like`'s device, and whether t had a T dimension."""
+def as_times(
+    t: float | Tensor, batch: int, like: Tensor, low: float = 0, high: float = 1
+) -> tuple[Tensor, bool]:
+    """t as a tensor [B, T] with values in [low, high], and whether it had a T dimension."""
     if not isinstance(t, Tensor):
         if isinstance(t, bool) or not isinstance(t, int | float):
             raise ValueError(f"t must be a number or a tensor, got {type(t).__name__}")
-        if not 0 <= t <= 1:
-            raise ValueError(f"t must be in [0, 1], got {t}")
+        if not low <= t <= high:
+            raise ValueError(f"t must be in [{low}, {high}], got {t}")
         return torch.full((batch, 1), t, dtype=_compute_type(like), device=like.device), False
     if t.dtype == torch.bool or t.is_complex():
         raise ValueError(f"t must be of a real number type, got {t.dtype}")
@@ -100,15 +100,15 @@ def as_times(t: float | Tensor, batch: int, like: Tensor) -> tuple[Tensor, bool]
         raise ValueError(f"t must be a number, [{batch}] or [{batch}, T] for this batch, got {_shape(t)}")
     if t.dim() == 2 and t.shape[1] == 0:
         raise ValueError(f"t has no time stamps (shape {list(t.shape)}); give at least one")
-    _check_range(t)
+    _check_range(t, low, high)
     times = t.to(_compute_type(like))
     if t.dim() == 0:
         return times.expand(batch, 1), False
     return (times, True) if t.dim() == 2 else (times[:, None], False)
 
 
-def _check_range(t: Tensor) -> None:
-    """Raise unless every t is in [0, 1].
+def _check_range(t: Tensor, low: float, high: float) -> None:
+    """Raise unless every t is in [low, high].
 
     Reading values from a GPU waits for it, so a tensor that has passed is remembered: a network
     of many layers looks once. Where values cannot be read (tracing, graph capture), nothing is checked.
@@ -117,14 +117,13 @@ def _check_range(t: Tensor) -> None:
         return
     if t.is_cuda and torch.cuda.is_current_stream_capturing():
         return
-    version = None if t.is_inference() else t._version
-    if version is not None and getattr(t, "_ppln_checked", None) == version:
+    passed = None if t.is_inference() else (t._version, low, high)
+    if passed is not None and getattr(t, "_ppln_checked", None) == passed:
         return
-    low, high = torch.aminmax(t.detach())
-    low, high = low.item(), high.item()
-    if not (low >= 0 and high <= 1):  # also false for NaN
-        raise ValueError(f"t must be in [0, 1], got values from {low} to {high}")
-    t._ppln_checked = version  # type: ignore[attr-defined]
+    least, most = (bound.item() for bound in torch.aminmax(t.detach()))
+    if not (least >= low and most <= high):  # also false for NaN
+        raise ValueError(f"t must be in [{low}, {high}], got values from {least} to {most}")
+    t._ppln_checked = passed  # type: ignore[attr-defined]
 
 
 def check_mean(mean: Tensor | None, shape: tuple[int, ...], like: Tensor) -> None:

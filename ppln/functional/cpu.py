@@ -1,6 +1,7 @@
 """The fused node on the CPU: hands tensors to the C interface of node.cpp.
 
-Shapes are those of operator.py: coefficients [B, N, R, L], t [B, T], mean [B, R, L], out [B, T, R, L].
+The arguments are those operator.py makes: a Size; Walks over the coefficients [B, N, R, L], the mean
+[B, R, L] and their gradients; t [B, T] and out (or its gradient) [B, T, R, L], which are dense.
 """
 
 import ctypes
@@ -11,7 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-WHY_MISSING = "it is built by `pip install ppln` where a C++ compiler is found; install one and reinstall ppln"
+WHY_MISSING = (
+    "it is built by `pip install ppln` where a C++ compiler is found; install one and reinstall ppln"
+)
 
 _TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 _NATIVE = {  # (coefficients, out and mean)
@@ -72,48 +75,58 @@ def _openmp() -> int | None:
         return None
 
 
-def forward(rows, t: Tensor, mean: Tensor | None, temperature: float | None, out: Tensor, level: int = -1) -> None:
-    if (rows.slope.dtype, out.dtype) not in _NATIVE:
-        wide = _widened(out.dtype)
-        result = out.new_empty(out.shape, dtype=wide)
-        forward(type(rows)(*(x.to(wide) for x in rows)), t.to(wide), mean, temperature, result, level)
+def forward(
+    size,
+    coefficients,
+    t: Tensor,
+    mean,
+    temperature: float | None,
+    out: Tensor,
+    level: int = -1,
+) -> None:
+    stored = coefficients[0].tensor.dtype
+    if (stored, out.dtype) not in _NATIVE:
+        wide = torch.promote_types(out.dtype, torch.float32)
+        result = torch.empty_like(out, dtype=wide)
+        forward(size, _to(wide, coefficients), t.to(wide), mean, temperature, result, level)
         out.copy_(result)
         return
-    node = _describe(rows, t, temperature, out)
+    node = _describe(size, coefficients, t, temperature, out)
     if mean is not None:
-        mean = mean.to(out.dtype)
-        node.mean, node.mean_at, node.normalize = mean.data_ptr(), _strides(mean), 1
+        mean = mean._replace(tensor=mean.tensor.to(out.dtype))
+        node.mean, node.mean_at, node.normalize = _pointer(mean), _strides(mean), 1
     _run(node, level)
 
 
 def backward(
-    rows,
+    size,
+    coefficients,
     t: Tensor,
     grad: Tensor,
     temperature: float | None,
     normalize: bool,
-    grad_rows,
-    grad_mean: Tensor | None,
+    gradients,
+    grad_mean,
     grad_t: Tensor | None,
     level: int = -1,
 ) -> None:
-    if (rows.slope.dtype, grad.dtype) not in _NATIVE:
-        wide = _widened(grad.dtype)
-        targets = [*grad_rows, grad_mean, grad_t]
-        wider = [None if x is None else x.new_zeros(x.shape, dtype=wide) for x in targets]
-        source = type(rows)(*(x.to(wide) for x in rows))
-        into = type(rows)(*wider[:3])
-        backward(source, t.to(wide), grad.to(wide), temperature, normalize, into, *wider[3:], level=level)
+    stored = coefficients[0].tensor.dtype
+    if (stored, grad.dtype) not in _NATIVE:
+        wide = torch.promote_types(grad.dtype, torch.float32)
+        targets = [*gradients, *([] if grad_mean is None else [grad_mean])]
+        wider = _to(wide, targets)
+        mean = None if grad_mean is None else wider[3]
+        options = temperature, normalize, wider[:3], mean, grad_t, level
+        backward(size, _to(wide, coefficients), t.to(wide), grad.to(wide), *options)
         for target, value in zip(targets, wider, strict=True):
-            if target is not None:
-                target.copy_(value)
+            target.tensor.copy_(value.tensor)
         return
-    node = _describe(rows, t, temperature, grad)
+    node = _describe(size, coefficients, t, temperature, grad)
     node.backward, node.normalize = 1, int(normalize)
-    node.d_slope, node.d_intercept, node.d_width = (x.data_ptr() for x in grad_rows)
-    node.gradients = _strides(grad_rows.slope)
+    node.d_slope, node.d_intercept, node.d_width = map(_pointer, gradients)
+    node.gradients = _strides(gradients[0])
     if grad_mean is not None:
-        node.d_mean, node.mean_at = grad_mean.data_ptr(), _strides(grad_mean)
+        node.d_mean, node.mean_at = _pointer(grad_mean), _strides(grad_mean)
     if grad_t is not None:
         partial = torch.zeros(node.threads, *t.shape, dtype=torch.float64)
         node.d_t = partial.data_ptr()
@@ -122,35 +135,38 @@ def backward(
         grad_t.copy_(partial.sum(0))
 
 
-def _widened(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
+def _to(dtype: torch.dtype, walks) -> list:
+    """The same walks over tensors of another type, one for each tensor there is."""
+    tensors = {id(walk.tensor): walk.tensor.to(dtype) for walk in walks}
+    return [walk._replace(tensor=tensors[id(walk.tensor)]) for walk in walks]
 
 
-def _strides(x: Tensor) -> _Strides:
-    """Of [B, N, R, L] or [B, R, L]."""
-    return _Strides(x.stride(0), x.stride(1) if x.dim() == 4 else 0, x.stride(-2), x.stride(-1))
+def _pointer(walk) -> int:
+    return walk.tensor.data_ptr() + walk.start * walk.tensor.element_size()
 
 
-def _describe(rows, t: Tensor, temperature: float | None, out: Tensor) -> _Node:
-    batches, segments, row_count, length = rows.slope.shape
-    work = out.numel() // _LEAST_PER_THREAD
-    threads = max(1, min(torch.get_num_threads(), work))
+def _strides(walk) -> _Strides:
+    return _Strides(walk.batch, walk.segment, walk.row, walk.element)
+
+
+def _describe(size, coefficients, t: Tensor, temperature: float | None, out: Tensor) -> _Node:
+    slope, intercept, width = map(_pointer, coefficients)
     return _Node(
-        slope=rows.slope.data_ptr(),
-        intercept=rows.intercept.data_ptr(),
-        width=rows.width.data_ptr(),
+        slope=slope,
+        intercept=intercept,
+        width=width,
         t=t.data_ptr(),
         out=out.data_ptr(),
-        batches=batches,
-        segments=segments,
-        times=t.shape[1],
-        rows=row_count,
-        length=length,
-        coefficients=_strides(rows.slope),
+        batches=size.batches,
+        segments=size.segments,
+        times=size.times,
+        rows=size.rows,
+        length=size.length,
+        coefficients=_strides(coefficients[0]),
         temperature=temperature or 0.0,
-        stored=_TYPES[rows.slope.dtype],
+        stored=_TYPES[coefficients[0].tensor.dtype],
         result=_TYPES[out.dtype],
-        threads=threads,
+        threads=max(1, min(torch.get_num_threads(), out.numel() // _LEAST_PER_THREAD)),
         parallel=None if _forked else _openmp(),
     )
 

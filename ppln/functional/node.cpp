@@ -10,6 +10,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 struct Strides {  // in elements
   int64_t batch, segment, row, element;
@@ -72,15 +75,15 @@ namespace {
 
 struct Kernel {
   void (*run)(const Node&, int64_t first, int64_t last, void* memory, double* d_t);
-  int64_t (*steps)(const Node&);
+  int64_t (*blocks)(const Node&);  // in a row
 };
 
 Kernel kernel_for(int level) {
 #if defined(__x86_64__) && defined(__GNUC__)
-  if (level >= 2) return {avx512::dispatch, avx512::steps_of};
-  if (level >= 1) return {avx2::dispatch, avx2::steps_of};
+  if (level >= 2) return {avx512::dispatch, avx512::blocks_of};
+  if (level >= 1) return {avx2::dispatch, avx2::blocks_of};
 #endif
-  return {plain::dispatch, plain::steps_of};
+  return {plain::dispatch, plain::blocks_of};
 }
 
 int best_level() {
@@ -97,7 +100,7 @@ int best_level() {
 struct Job {
   const Node* node;
   Kernel kernel;
-  int64_t steps;
+  int64_t blocks;
   char* memory;  // scratch of every thread
   size_t scratch;
   int32_t next;  // which part is to be taken next
@@ -110,7 +113,7 @@ void work(void* argument) {
   for (;;) {
     const int64_t part = __atomic_fetch_add(&job.next, 1, __ATOMIC_RELAXED);
     if (part >= node.threads) return;
-    const int64_t first = job.steps * part / node.threads, last = job.steps * (part + 1) / node.threads;
+    const int64_t first = job.blocks * part / node.threads, last = job.blocks * (part + 1) / node.threads;
     double* d_t = node.d_t ? node.d_t + part * node.batches * node.times : nullptr;
     job.kernel.run(node, first, last, job.memory + part * job.scratch, d_t);
   }
@@ -131,10 +134,10 @@ int32_t ppln_node_level() { return best_level(); }
 int32_t ppln_node_run(const Node* node, int32_t level) {
   const int best = best_level();
   const Kernel kernel = kernel_for(level < 0 || level > best ? best : level);
-  const size_t scratch = size_t(7 * node->segments) * 64;
+  const size_t scratch = size_t(7 * node->segments * plain::BLOCK) * 64;
   char* memory = static_cast<char*>(std::aligned_alloc(64, scratch * size_t(node->threads)));
   if (!memory) return 1;
-  Job job{node, kernel, node->batches * node->rows * kernel.steps(*node), memory, scratch, 0};
+  Job job{node, kernel, node->batches * node->rows * kernel.blocks(*node), memory, scratch, 0};
   if (node->threads == 1) {
     work(&job);
   } else if (node->parallel) {

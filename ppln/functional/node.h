@@ -25,43 +25,43 @@ struct Exponential {
   Float power, rest;  // exp(x) = power * (1 + rest)
 };
 
-INLINE Exponential split_exponential(Float x) {  // x in [-87, 88]
-  // exp(x) = 2^k exp(r) with |r| <= log(2) / 2: the power by its bits, the rest by a polynomial. 1 ulp.
-  const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+INLINE Exponential split_exponential(Float x) {  // -87 <= x <= 87
+  // exp(x) = 2^k exp(r) with |r| <= log(2) / 2: the power by its bits, the rest by a polynomial. 1 ulp or so.
+  const float magic = 12583039.0f;  // 1.5 * 2^23 + 127: adding it rounds to an integer, in the lowest bits
   const Float shifted = x * 1.44269504f + magic;
-  const Float k = shifted - magic;
-  const Float r = (x - k * 0.693359375f) + k * 2.12194440e-4f;
-  Float p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  return {(Float)(((Int)shifted << 23) + 0x3f800000), p * (r * r) + r};
+  const Float r = x - (shifted - magic) * 0.693147181f;
+  Float p = r * 1.37796e-3f + 8.36894e-3f;
+  p = p * r + 4.166903e-2f;
+  p = p * r + 1.6666518e-1f;
+  p = p * r + 4.9999991e-1f;
+  return {(Float)((Int)shifted << 23), p * (r * r) + r};
 }
 
-template <typename V, typename real>
-INLINE V clamp(V x, real low, real high) {  // NaN stays NaN
-  x = x < low ? V{} + low : x;
-  return x > high ? V{} + high : x;
-}
-
-INLINE Float exponential(Float x) {
-  const Exponential e = split_exponential(clamp(x, -87.0f, 80.0f));
+INLINE Float exponential_of_negative(Float x) {  // x <= 0
+  const Float lowest = Float{} - 87.0f;
+  const Exponential e = split_exponential(lowest > x ? lowest : x);  // NaN stays NaN
   return e.power * e.rest + e.power;
 }
 
-INLINE Float reciprocal(Float x) {  // of a normal x > 0: a guess from its bits, then Newton; 1 ulp or so
-  Float y = (Float)(0x7ef311c3 - (Int)x);
-  y *= 2.0f - x * y;
-  y *= 2.0f - x * y;
+INLINE Float reciprocal(Float x) {  // 1 <= x: a guess, then Newton's step; 1 ulp or so
+#if defined(__x86_64__) && BYTES == 64
+  const Float y = (Float)_mm512_maskz_rcp14_ps(0xffff, (__m512)x);
+#elif defined(__x86_64__) && BYTES == 32
+  const Float y = (Float)_mm256_rcp_ps((__m256)x);
+#elif defined(__x86_64__)
+  const Float y = (Float)_mm_rcp_ps((__m128)x);
+#else
+  const Float y = 1.0f / x;
+#endif
   return y + y * (1.0f - x * y);
 }
 
 INLINE Float hyperbolic_tangent(Float x) {
-  // With e = exp(2x) - 1, which does not cancel near 0: tanh(x) = e / (e + 2).
-  const Exponential e = split_exponential(clamp(2.0f * x, -40.0f, 40.0f));
-  const Float less_one = e.power * e.rest + (e.power - 1.0f);
-  return less_one * reciprocal(less_one + 2.0f);
+  // With e = exp(-2|x|) - 1, which does not cancel near 0: tanh|x| = -e / (e + 2).
+  const Float a = (Float)((Int)x & 0x7fffffff), lowest = Float{} - 40.0f;
+  const Exponential split = split_exponential(lowest > -2.0f * a ? lowest : -2.0f * a);
+  const Float e = split.power * split.rest + (split.power - 1.0f);
+  return (Float)((Int)(e * reciprocal(e + 2.0f)) ^ ~((Int)x | 0x7fffffff));
 }
 
 template <double function(double)>
@@ -72,7 +72,7 @@ INLINE Double each(Double x) {
   std::memcpy(&x, part, sizeof x);
   return x;
 }
-INLINE Double exponential(Double x) { return each<std::exp>(x); }
+INLINE Double exponential_of_negative(Double x) { return each<std::exp>(x); }
 INLINE Double reciprocal(Double x) { return 1.0 / x; }
 INLINE Double hyperbolic_tangent(Double x) { return each<std::tanh>(x); }
 
@@ -123,34 +123,44 @@ INLINE void store(void* base, int64_t offset, int64_t step, int count, V x) {
   }
 }
 
-// A vector of potentials: n entries in each array. d_knot also holds what the knots' gradients become.
+// Vectors are taken in blocks, and one stage is done for all of a block before the next: the operations of
+// a stage depend on each other in long chains, and those of different vectors overlap.
+constexpr int BLOCK = 8;
+
+// What is known of the potentials of a vector: for each segment k, entry [k * BLOCK] of each array.
 template <typename V>
 struct Potentials {
-  V *m, *b, *s, *knot, *d_m, *d_b, *d_knot;
+  V *m, *b, *s, *knot, *d_m, *d_b, *d_s;
+  INLINE Potentials vector(int u) const { return {m + u, b + u, s + u, knot + u, d_m + u, d_b + u, d_s + u}; }
 };
 
-// Slopes, intercepts, widths and knots from the raw coefficients.
+// Slopes, intercepts and raw widths from the coefficients.
 template <typename stored, typename V>
-INLINE void predict(const Node& node, int n, int64_t offset, int count, const Potentials<V>& at) {
+INLINE void read(const Node& node, int n, int64_t offset, int count, const Potentials<V>& at) {
   const int64_t step = node.coefficients.element;
-  V top{}, sum{}, end{};
   for (int k = 0; k < n; ++k) {
     const int64_t here = offset + k * node.coefficients.segment;
-    at.m[k] = hyperbolic_tangent(load<stored>(node.slope, here, step, count));
-    at.b[k] = load<stored>(node.intercept, here, step, count);
-    at.s[k] = load<stored>(node.width, here, step, count);
-    top = k == 0 ? at.s[0] : (at.s[k] > top ? at.s[k] : top);
+    at.m[k * BLOCK] = hyperbolic_tangent(load<stored>(node.slope, here, step, count));
+    at.b[k * BLOCK] = load<stored>(node.intercept, here, step, count);
+    at.s[k * BLOCK] = load<stored>(node.width, here, step, count);
   }
+}
+
+// Widths and knots from the raw widths.
+template <typename V>
+INLINE void divide(int n, const Potentials<V>& at) {
+  V top = at.s[0], sum{}, end{};
+  for (int k = 1; k < n; ++k) top = at.s[k * BLOCK] > top ? at.s[k * BLOCK] : top;
   for (int k = 0; k < n; ++k) {
-    at.s[k] = exponential(at.s[k] - top);
-    sum += at.s[k];
+    at.s[k * BLOCK] = exponential_of_negative(at.s[k * BLOCK] - top);
+    sum += at.s[k * BLOCK];
   }
   const V scale = reciprocal(sum);
   for (int k = 0; k < n; ++k) {
-    at.s[k] *= scale;
-    end += at.s[k];
+    at.s[k * BLOCK] *= scale;
+    end += at.s[k * BLOCK];
     end = end > 1 ? V{} + 1 : end;
-    at.knot[k] = k == n - 1 ? V{} + 1 : end;
+    at.knot[k * BLOCK] = k == n - 1 ? V{} + 1 : end;
   }
 }
 
@@ -160,24 +170,24 @@ template <typename V>
 struct Place {
   V active;  // 1 where t is in segment k, else 0
   V next;    // next line - this line, at t
-  V blend;   // of its own weight, 1 / (1 + exp(temperature |t - knot|)): + left of the knot, - right of it
+  V blend;   // its weight 1 / (1 + exp(temperature |t - knot|)), positive left of the knot, negative right of it
   V rate;    // d (blend * next) / d t with `next` held: temperature * weight * (1 - weight) * next
 };
 
 template <typename real, typename V>
 INLINE Place<V> locate(const Node& node, int n, int k, real t, const Potentials<V>& at) {
   const V zero{}, one = zero + 1, now = zero + t;
-  const auto begun = k > 0 ? now >= at.knot[k - 1] : now >= now;
-  const auto ended = k < n - 1 ? now >= at.knot[k] : now < now;
+  const auto begun = k > 0 ? now >= at.knot[(k - 1) * BLOCK] : now >= now;
+  const auto ended = k < n - 1 ? now >= at.knot[k * BLOCK] : now < now;
   Place<V> place{begun & ~ended ? one : zero, zero, zero, zero};
   if (node.temperature > 0 && k < n - 1) {
     const real temperature = real(node.temperature);
-    const auto over = k < n - 2 ? now >= at.knot[k + 1] : now < now;
-    const V signed_distance = at.knot[k] - now;
-    const V distance = ended ? -signed_distance : signed_distance;
-    const V weight = reciprocal(1 + exponential(temperature * distance));
+    const auto over = k < n - 2 ? now >= at.knot[(k + 1) * BLOCK] : now < now;
+    const V distance = now - at.knot[k * BLOCK];
+    const V e = exponential_of_negative(temperature * (ended ? -distance : distance));
+    const V weight = e * reciprocal(1 + e);
     const V near = begun & ~over ? weight : zero;
-    place.next = (at.m[k + 1] - at.m[k]) * t + (at.b[k + 1] - at.b[k]);
+    place.next = (at.m[(k + 1) * BLOCK] - at.m[k * BLOCK]) * t + (at.b[(k + 1) * BLOCK] - at.b[k * BLOCK]);
     place.blend = ended ? -near : near;
     place.rate = temperature * near * (1 - near) * place.next;
   }
@@ -187,22 +197,21 @@ INLINE Place<V> locate(const Node& node, int n, int k, real t, const Potentials<
 template <typename stored, typename result, typename real, typename V>
 INLINE void forward_step(const Node& node, int n, int64_t batch, int64_t row, int64_t start, int count,
                          const Potentials<V>& at) {
-  const Strides &in = node.coefficients, &mean = node.mean_at;
-  predict<stored>(node, n, batch * in.batch + row * in.row + start * in.element, count, at);
+  const Strides& mean = node.mean_at;
   V shift{};
   if (node.normalize) {
     shift = load<result>(node.mean, batch * mean.batch + row * mean.row + start * mean.element, mean.element, count);
-    for (int k = 0; k < n; ++k) {
-      const V middle = k > 0 ? (at.knot[k] + at.knot[k - 1]) * real(0.5) : at.knot[0] * real(0.5);
-      shift -= at.s[k] * (at.m[k] * middle + at.b[k]);
+  for (int k = 0; k < n; ++k) {
+      const V middle = k > 0 ? (at.knot[k * BLOCK] + at.knot[(k - 1) * BLOCK]) * real(0.5) : at.knot[0] * real(0.5);
+      shift -= at.s[k * BLOCK] * (at.m[k * BLOCK] * middle + at.b[k * BLOCK]);
     }
   }
   for (int64_t i = batch * node.times; i < (batch + 1) * node.times; ++i) {
     const real t = static_cast<const real*>(node.t)[i];
     V value = shift;
-    for (int k = 0; k < n; ++k) {
+  for (int k = 0; k < n; ++k) {
       const Place<V> place = locate(node, n, k, t, at);
-      value += place.active * (at.m[k] * t + at.b[k]) + place.blend * place.next;
+      value += place.active * (at.m[k * BLOCK] * t + at.b[k * BLOCK]) + place.blend * place.next;
     }
     store<result>(node.out, (i * node.rows + row) * node.length + start, 1, count, value);
   }
@@ -211,23 +220,22 @@ INLINE void forward_step(const Node& node, int n, int64_t batch, int64_t row, in
 template <typename stored, typename result, typename real, typename V>
 INLINE void backward_step(const Node& node, int n, int64_t batch, int64_t row, int64_t start, int count,
                           const Potentials<V>& at, double* d_t) {
-  const Strides &in = node.coefficients, &into = node.gradients, &mean = node.mean_at;
-  predict<stored>(node, n, batch * in.batch + row * in.row + start * in.element, count, at);
-  for (int k = 0; k < n; ++k) at.d_m[k] = at.d_b[k] = at.d_knot[k] = V{};
+  const Strides &into = node.gradients, &mean = node.mean_at;
+  for (int k = 0; k < n; ++k) at.d_m[k * BLOCK] = at.d_b[k * BLOCK] = at.d_s[k * BLOCK] = V{};
 
   V total{};
   for (int64_t i = batch * node.times; i < (batch + 1) * node.times; ++i) {
     const real t = static_cast<const real*>(node.t)[i];
     const V grad = load<result>(node.out, (i * node.rows + row) * node.length + start, 1, count);
     V before{}, speed{};
-    for (int k = 0; k < n; ++k) {
+  for (int k = 0; k < n; ++k) {
       const Place<V> place = locate(node, n, k, t, at);
       const V weight = place.active + before - place.blend;
       before = place.blend;
-      at.d_b[k] += grad * weight;
-      at.d_m[k] += grad * weight * t;
-      at.d_knot[k] -= grad * place.rate;
-      speed += weight * at.m[k] + place.rate;
+      at.d_b[k * BLOCK] += grad * weight;
+      at.d_m[k * BLOCK] += grad * weight * t;
+      at.d_s[k * BLOCK] -= grad * place.rate;
+      speed += weight * at.m[k * BLOCK] + place.rate;
     }
     total += grad;
     if (d_t) {
@@ -239,12 +247,12 @@ INLINE void backward_step(const Node& node, int n, int64_t batch, int64_t row, i
   }
 
   if (node.normalize) {
-    for (int k = 0; k < n; ++k) {
-      const V middle = k > 0 ? (at.knot[k] + at.knot[k - 1]) * real(0.5) : at.knot[0] * real(0.5);
-      at.d_b[k] -= total * at.s[k];
-      at.d_m[k] -= total * at.s[k] * middle;
+  for (int k = 0; k < n; ++k) {
+      const V middle = k > 0 ? (at.knot[k * BLOCK] + at.knot[(k - 1) * BLOCK]) * real(0.5) : at.knot[0] * real(0.5);
+      at.d_b[k * BLOCK] -= total * at.s[k * BLOCK];
+      at.d_m[k * BLOCK] -= total * at.s[k * BLOCK] * middle;
       if (k < n - 1)  // moving the knot to the right swaps the next line for this one there
-        at.d_knot[k] += total * ((at.m[k + 1] - at.m[k]) * at.knot[k] + (at.b[k + 1] - at.b[k]));
+        at.d_s[k * BLOCK] += total * ((at.m[(k + 1) * BLOCK] - at.m[k * BLOCK]) * at.knot[k * BLOCK] + (at.b[(k + 1) * BLOCK] - at.b[k * BLOCK]));
     }
     if (node.d_mean)
       store<result>(node.d_mean, batch * mean.batch + row * mean.row + start * mean.element, mean.element, count, total);
@@ -252,37 +260,49 @@ INLINE void backward_step(const Node& node, int n, int64_t batch, int64_t row, i
   // From knots to widths (a sum over the knots that come after), then through the softmax and the tanh.
   V after{}, common{};
   for (int k = n - 1; k >= 0; --k) {
-    after += at.d_knot[k];
-    at.d_knot[k] = after;
-    common += at.s[k] * after;
+    after += at.d_s[k * BLOCK];
+    at.d_s[k * BLOCK] = after;
+    common += at.s[k * BLOCK] * after;
   }
   const int64_t first = batch * into.batch + row * into.row + start * into.element;
   for (int k = 0; k < n; ++k) {
     const int64_t here = first + k * into.segment;
-    store<stored>(node.d_slope, here, into.element, count, at.d_m[k] * (1 - at.m[k] * at.m[k]));
-    store<stored>(node.d_intercept, here, into.element, count, at.d_b[k]);
-    store<stored>(node.d_width, here, into.element, count, at.s[k] * (at.d_knot[k] - common));
+    store<stored>(node.d_slope, here, into.element, count, at.d_m[k * BLOCK] * (1 - at.m[k * BLOCK] * at.m[k * BLOCK]));
+    store<stored>(node.d_intercept, here, into.element, count, at.d_b[k * BLOCK]);
+    store<stored>(node.d_width, here, into.element, count, at.s[k * BLOCK] * (at.d_s[k * BLOCK] - common));
   }
 }
 
-// The steps from `first` to `last` in one thread. SEGMENTS: their number where the compiler may know it, else 0.
+// How many blocks there are in a row.
+inline int64_t blocks_of(const Node& node) {
+  const int64_t size = BLOCK * BYTES / (node.stored == DOUBLE ? 8 : 4);
+  return (node.length + size - 1) / size;
+}
+
+// The blocks from `first` to `last` in one thread. SEGMENTS: their number where the compiler may know it, else 0.
 template <int SEGMENTS, typename stored, typename result, typename real>
 void run(const Node& node, int64_t first, int64_t last, void* memory, double* d_t) {
   using V = typename Lanes<real>::value;
   constexpr int lanes = Lanes<real>::count;
-  const int n = SEGMENTS ? SEGMENTS : int(node.segments);
-  V known[SEGMENTS ? 7 * SEGMENTS : 1];
-  V* a = SEGMENTS ? known : static_cast<V*>(memory);
-  const Potentials<V> at{a, a + n, a + 2 * n, a + 3 * n, a + 4 * n, a + 5 * n, a + 6 * n};
-  const int64_t steps = (node.length + lanes - 1) / lanes;
-  for (int64_t step = first; step < last; ++step) {
-    const int64_t line = step / steps, start = step % steps * lanes;
-    const int count = int(node.length - start < lanes ? node.length - start : lanes);
-    const int64_t batch = line / node.rows, row = line % node.rows;
-    if (node.backward)
-      backward_step<stored, result, real>(node, n, batch, row, start, count, at, d_t);
-    else
-      forward_step<stored, result, real>(node, n, batch, row, start, count, at);
+  const int n = SEGMENTS ? SEGMENTS : int(node.segments), size = n * BLOCK;
+  V* a = static_cast<V*>(memory);
+  const Potentials<V> all{a, a + size, a + 2 * size, a + 3 * size, a + 4 * size, a + 5 * size, a + 6 * size};
+  const int64_t blocks = blocks_of(node), step = node.coefficients.element;
+  for (int64_t block = first; block < last; ++block) {
+    const int64_t line = block / blocks, start = block % blocks * (BLOCK * lanes);
+    const int64_t batch = line / node.rows, row = line % node.rows, left = node.length - start;
+    const int vectors = left < BLOCK * lanes ? int((left + lanes - 1) / lanes) : BLOCK;
+    const int64_t offset = batch * node.coefficients.batch + row * node.coefficients.row + start * step;
+    const auto count = [&](int u) { return left - u * lanes < lanes ? int(left - u * lanes) : lanes; };
+    for (int u = 0; u < vectors; ++u) read<stored>(node, n, offset + u * lanes * step, count(u), all.vector(u));
+    for (int u = 0; u < vectors; ++u) divide(n, all.vector(u));
+    for (int u = 0; u < vectors; ++u) {
+      const int64_t here = start + u * lanes;
+      if (node.backward)
+        backward_step<stored, result, real>(node, n, batch, row, here, count(u), all.vector(u), d_t);
+      else
+        forward_step<stored, result, real>(node, n, batch, row, here, count(u), all.vector(u));
+    }
   }
 }
 
@@ -299,10 +319,4 @@ inline void dispatch(const Node& node, int64_t first, int64_t last, void* memory
   else if (node.stored == FLOAT) run_any<float, float, float>(node, first, last, memory, d_t);
   else if (node.result == FLOAT) run_any<uint16_t, float, float>(node, first, last, memory, d_t);
   else run_any<uint16_t, uint16_t, float>(node, first, last, memory, d_t);
-}
-
-// How many steps a row of the node takes.
-inline int64_t steps_of(const Node& node) {
-  const int64_t lanes = BYTES / (node.stored == DOUBLE ? 8 : 4);
-  return (node.length + lanes - 1) / lanes;
 }

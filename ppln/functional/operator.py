@@ -1,16 +1,17 @@
 """The fused node as torch operators, so that compile, export, autocast and autograd go through it.
 
 Two operators differ only in how the coefficients arrive: `ppln::node` takes slope, intercept and
-width, `ppln::packed` the output of the one layer that predicts them all. Either way they become rows
-that a kernel can walk, without a copy in any usual memory format, and go to the same two kernels:
+width, `ppln::packed` the output of the one layer that predicts them all. Either way they are described as
+`Walk`s, in any usual memory format and without a copy or a view, and go to the same two kernels:
 
-    forward(rows, t, mean, temperature, out)
-    backward(rows, t, grad, temperature, normalize, grad_rows, grad_mean, grad_t)
+    forward(size, coefficients, t, mean, temperature, out)
+    backward(size, coefficients, t, grad, temperature, normalize, gradients, grad_mean, grad_t)
 
 Dimensions: B batch, N segments, T time stamps, G groups, C channels, K = 3N (+ 1) coefficient maps,
 * dimensions as the caller sees them, R rows of L evenly spaced elements (R * L is all of *).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,46 +20,67 @@ from torch import Tensor
 from ppln.functional import cpu
 
 
-class Rows(NamedTuple):
-    """Coefficients as a kernel sees them: [B, N, R, L] each, all of the same strides."""
+class Size(NamedTuple):
+    batches: int
+    segments: int
+    times: int
+    rows: int
+    length: int
 
-    slope: Tensor
-    intercept: Tensor
-    width: Tensor
+
+class Walk(NamedTuple):
+    """How a kernel walks (a part of) a tensor [B, N, R, L]: where it starts, and strides, in elements."""
+
+    tensor: Tensor
+    start: int
+    batch: int
+    segment: int
+    row: int
+    element: int
 
 
 class Layout(NamedTuple):
-    """How the dimensions * of a tensor lie in memory: outermost first, and the length of a row."""
+    """The order in which the dimensions * lie in memory, outermost first, as R rows of length L."""
 
-    order: tuple[int, ...]
+    order: Sequence[int]
+    rows: int
     length: int
 
-    @staticmethod
-    def of(x: Tensor) -> "Layout":  # x: [B, N, *]
-        order = sorted(range(x.dim() - 2), key=lambda d: -x.stride(d + 2))
-        length, step = 1, 0
-        for d in reversed(order):
-            size, stride = x.shape[d + 2], x.stride(d + 2)
-            if size == 1:
-                continue
-            if length == 1:
-                step = stride
-            elif stride != step * length:
-                break
-            length *= size
-        return Layout(tuple(order), length)
-
-    def rows(self, x: Tensor, lead: int) -> Tensor:
-        """x [*lead, *] as [*lead, R, L]: a view, or a copy where memory does not allow one."""
-        x = x.permute(*range(lead), *(d + lead for d in self.order))
-        rest = x.shape[lead:].numel()
-        return x.reshape(*x.shape[:lead], rest // max(self.length, 1), self.length)
-
-    def empty(self, like: Tensor, lead: tuple[int, ...], rest: torch.Size, dtype: torch.dtype) -> Tensor:
+    def empty(self, like: Tensor, lead: Sequence[int], rest: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A new tensor [*lead, *rest], dense in this order."""
         x = like.new_empty(*lead, *(rest[d] for d in self.order), dtype=dtype)
         back = sorted(range(len(rest)), key=self.order.__getitem__)
         return x.permute(*range(len(lead)), *(d + len(lead) for d in back))
+
+    def dense(self, x: Tensor, lead: int) -> Tensor:
+        """x [*lead, *] as a contiguous tensor in this order: in its own memory where it lies so already."""
+        return x.permute(*range(lead), *(d + lead for d in self.order)).contiguous()
+
+    def walk_mean(self, x: Tensor | None) -> Walk | None:
+        """A mean [B, *], or the dense tensor for its gradient."""
+        if x is None:
+            return None
+        return Walk(self.dense(x, 1), 0, self.rows * self.length, 0, self.length, 1)
+
+
+def _outermost_first(strides: Sequence[int]) -> list[int]:
+    return sorted(range(len(strides)), key=lambda d: -strides[d])
+
+
+def _rows(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, int, int, int] | None:
+    """Dimensions as R rows of L elements: R, L and their strides; None where they do not lie so."""
+    runs: list[list[int]] = []  # size and stride of evenly spaced elements, innermost first
+    for d in reversed(_outermost_first(strides)):
+        if sizes[d] == 1:
+            continue
+        if runs and strides[d] == runs[-1][0] * runs[-1][1]:
+            runs[-1][0] *= sizes[d]
+        else:
+            runs.append([sizes[d], strides[d]])
+    if len(runs) > 2:
+        return None
+    (length, element), (rows, row) = [*runs, [1, 1], [1, 1]][:2]
+    return rows, length, row, element
 
 
 def unpack(
@@ -70,20 +92,37 @@ def unpack(
     return slope, intercept, width, grouped[:, -1] if maps > 3 * segments else None
 
 
-def _result_type(coefficient: Tensor, mean: Tensor | None) -> torch.dtype:
-    return coefficient.dtype if mean is None else torch.promote_types(coefficient.dtype, mean.dtype)
-
-
-def _alike(*coefficients: Tensor) -> tuple[Tensor, ...]:
-    """The same tensors if their strides are equal, else contiguous ones."""
-    if len({x.stride() for x in coefficients}) == 1:
-        return coefficients
-    return tuple(x.contiguous() for x in coefficients)
+def _walk_packed(x: Tensor, segments: int, maps: int, groups: int) -> tuple[list[Walk], Layout]:
+    """What `unpack` views (slope, intercept, width, mean), and the layout of the output [B, C, *]."""
+    (batch, channel, *space), channels = x.stride(), x.shape[1] // (groups * maps)  # channels of a group
+    sizes = groups, channels, *x.shape[2:]
+    lie = _rows(sizes, (maps * channels * channel, channel, *space))
+    assert lie is not None, "contiguous, channels first or last"
+    rows, length, row, element = lie
+    starts = range(0, maps * channels * channel, segments * channels * channel)
+    walks = [Walk(x, start, batch, channels * channel, row, element) for start in starts]
+    return walks, Layout(_outermost_first((channel, *space)), rows, length)
 
 
 def _usual(x: Tensor) -> Tensor:
-    """x itself if it is contiguous, channels first or last, so that its rows and its gradient's are views."""
-    return x if x.movedim(1, -1).is_contiguous() else x.contiguous()
+    """x itself if it is contiguous, channels first or last: then it and its gradient lie in rows."""
+    return x if x.is_contiguous() or x.movedim(1, -1).is_contiguous() else x.contiguous()
+
+
+def _walk_separate(*coefficients: Tensor) -> tuple[list[Walk], Layout]:
+    """The three as they are if they lie alike and in rows; else copies that do."""
+    strides = coefficients[0].stride()
+    alike = all(x.stride() == strides for x in coefficients)
+    lie = _rows(coefficients[0].shape[2:], strides[2:]) if alike else None
+    if lie is None:
+        return _walk_separate(*(x.contiguous() for x in coefficients))
+    rows, length, row, element = lie
+    walks = [Walk(x, 0, strides[0], strides[1], row, element) for x in coefficients]
+    return walks, Layout(_outermost_first(strides[2:]), rows, length)
+
+
+def _result_type(coefficient: Tensor, mean: Tensor | None) -> torch.dtype:
+    return coefficient.dtype if mean is None else torch.promote_types(coefficient.dtype, mean.dtype)
 
 
 def _kernels(backend: str):
@@ -94,67 +133,60 @@ def _kernels(backend: str):
     return cpu
 
 
-def _empty_out(coefficients: tuple[Tensor, ...], t: Tensor, mean: Tensor | None) -> Tensor:
-    """-> [B, T, *], dense in the memory order of the coefficients."""
-    slope = coefficients[0]
-    return Layout.of(slope).empty(slope, tuple(t.shape), slope.shape[2:], _result_type(slope, mean))
-
-
-def _run_forward(coefficients, t, mean, temperature, backend) -> Tensor:
-    out = _empty_out(coefficients, t, mean)
-    if out.numel():
-        layout = Layout.of(coefficients[0])
-        rows = Rows(*(layout.rows(x, 2) for x in coefficients))
-        mean = None if mean is None else layout.rows(mean, 1)
-        _kernels(backend).forward(rows, t.contiguous(), mean, temperature, layout.rows(out, 2))
-    return out
-
-
-def _run_backward(grad, coefficients, t, temperature, normalize, backend, grads, grad_mean, grad_t) -> None:
-    """Write the gradients of slope, intercept, width into `grads`, and those of mean and t where given."""
-    if grad.numel():
-        layout = Layout.of(coefficients[0])
-        rows = Rows(*(layout.rows(x, 2) for x in coefficients))
-        grad_rows = Rows(*(layout.rows(x, 2) for x in grads))
-        grad_mean = None if grad_mean is None else layout.rows(grad_mean, 1)
-        grad = layout.rows(grad, 2).contiguous()
-        kernel = _kernels(backend).backward
-        kernel(rows, t.contiguous(), grad, temperature, normalize, grad_rows, grad_mean, grad_t)
-
-
 # ppln::node: slope, intercept and width [B, N, *] in three tensors.
 
 
+def _node_out(layout, slope, t, mean):
+    return layout.empty(slope, t.shape, slope.shape[2:], _result_type(slope, mean))
+
+
 def _node(slope, intercept, width, t, mean, temperature, backend):
-    return _run_forward(_alike(slope, intercept, width), t, mean, temperature, backend)
+    walks, layout = _walk_separate(slope, intercept, width)
+    out = _node_out(layout, slope, t, mean)
+    if out.numel():
+        size = Size(slope.shape[0], slope.shape[1], t.shape[1], layout.rows, layout.length)
+        kernel = _kernels(backend).forward
+        kernel(size, walks, t.contiguous(), layout.walk_mean(mean), temperature, out)
+    return out
 
 
 def _node_fake(slope, intercept, width, t, mean, temperature, backend):
-    return _empty_out(_alike(slope, intercept, width), t, mean)
+    return _node_out(_walk_separate(slope, intercept, width)[1], slope, t, mean)
 
 
-def _node_gradients(grad, slope, t, needs_mean, needs_t):
-    layout = Layout.of(slope)
-    lead, rest = (slope.shape[0], slope.shape[1]), slope.shape[2:]
+def _node_gradients(layout, grad, slope, t, needs_mean, needs_t):
+    lead, rest = slope.shape[:2], slope.shape[2:]
     grads = [layout.empty(slope, lead, rest, slope.dtype) for _ in range(3)]
     grad_mean = layout.empty(grad, lead[:1], rest, grad.dtype) if needs_mean else grad.new_empty(0)
     return *grads, grad_mean, t.new_zeros(t.shape if needs_t else 0)
 
 
-def _node_backward(
-    grad, slope, intercept, width, t, temperature, normalize, needs_mean, needs_t, backend
-):
-    coefficients = _alike(slope, intercept, width)
-    *grads, grad_mean, grad_t = results = _node_gradients(grad, coefficients[0], t, needs_mean, needs_t)
-    optional = grad_mean if needs_mean else None, grad_t if needs_t else None
-    _run_backward(grad, coefficients, t, temperature, normalize, backend, grads, *optional)
+def _node_backward(grad, slope, intercept, width, t, temperature, normalize, needs_mean, needs_t, backend):
+    walks, layout = _walk_separate(slope, intercept, width)
+    *grads, grad_mean, grad_t = results = _node_gradients(layout, grad, slope, t, needs_mean, needs_t)
+    if grad.numel():
+        size = Size(slope.shape[0], slope.shape[1], t.shape[1], layout.rows, layout.length)
+        dense = layout.rows * layout.length
+        gradients = [Walk(x, 0, slope.shape[1] * dense, dense, layout.length, 1) for x in grads]
+        _kernels(backend).backward(
+            size,
+            walks,
+            t.contiguous(),
+            layout.dense(grad, 2),
+            temperature,
+            normalize,
+            gradients,
+            layout.walk_mean(grad_mean) if needs_mean else None,
+            grad_t if needs_t else None,
+        )
     return results
 
 
 def _node_backward_fake(
     grad, slope, intercept, width, t, temperature, normalize, needs_mean, needs_t, backend
 ):
-    return _node_gradients(grad, _alike(slope, intercept, width)[0], t, needs_mean, needs_t)
+    layout = _walk_separate(slope, intercept, width)[1]
+    return _node_gradients(layout, grad, slope, t, needs_mean, needs_t)
 
 
 def _node_context(ctx, inputs, output):
@@ -175,55 +207,69 @@ def _node_autograd(ctx, grad):
 # ppln::packed: all coefficients [B, G * K * C/G, *] in one tensor; mean [B, C, *] is an observed one.
 
 
-def _packed_parts(coefficients, mean, segments, maps, groups):
-    *parts, own_mean = unpack(_usual(coefficients), segments, maps, groups)
-    return tuple(parts), own_mean if mean is None else mean.unflatten(1, (groups, -1))
+def _packed_out(layout, coefficients, t, mean, maps):
+    rest = coefficients.shape[1] // maps, *coefficients.shape[2:]
+    return layout.empty(coefficients, t.shape, rest, _result_type(coefficients, mean))
 
 
 def _packed(coefficients, t, mean, segments, maps, groups, temperature, backend):
-    parts, mean = _packed_parts(coefficients, mean, segments, maps, groups)
-    return _run_forward(parts, t, mean, temperature, backend).flatten(2, 3)
+    coefficients = _usual(coefficients)
+    walks, layout = _walk_packed(coefficients, segments, maps, groups)
+    out = _packed_out(layout, coefficients, t, mean, maps)
+    if out.numel():
+        size = Size(coefficients.shape[0], segments, t.shape[1], layout.rows, layout.length)
+        own_mean = walks[3] if maps > 3 * segments else None
+        mean = own_mean if mean is None else layout.walk_mean(mean)
+        _kernels(backend).forward(size, walks[:3], t.contiguous(), mean, temperature, out)
+    return out
 
 
 def _packed_fake(coefficients, t, mean, segments, maps, groups, temperature, backend):
-    parts, mean = _packed_parts(coefficients, mean, segments, maps, groups)
-    return _empty_out(parts, t, mean).flatten(2, 3)
+    coefficients = _usual(coefficients)
+    layout = _walk_packed(coefficients, segments, maps, groups)[1]
+    return _packed_out(layout, coefficients, t, mean, maps)
 
 
-def _packed_gradients(grad, coefficients, t, maps, needs_mean, needs_t):
-    grad_mean = grad[:, 0] if needs_mean else grad.new_empty(0)
-    return torch.empty_like(_usual(coefficients)), torch.empty_like(grad_mean), t.new_zeros(t.shape if needs_t else 0)
+def _packed_gradients(layout, grad, coefficients, t, needs_mean, needs_t):
+    lead, rest = grad.shape[:1], grad.shape[2:]
+    grad_mean = layout.empty(grad, lead, rest, grad.dtype) if needs_mean else grad.new_empty(0)
+    return torch.empty_like(coefficients), grad_mean, t.new_zeros(t.shape if needs_t else 0)
 
 
 def _packed_backward(
     grad, coefficients, t, segments, maps, groups, temperature, observed, needs_mean, needs_t, backend
 ):
-    results = _packed_gradients(grad, coefficients, t, maps, needs_mean, needs_t)
-    packed_grad, grad_mean, grad_t = results
-    *parts, own_mean = unpack(_usual(coefficients), segments, maps, groups)
-    *grads, own_grad_mean = unpack(packed_grad, segments, maps, groups)
-    if observed:
-        if own_grad_mean is not None:
-            own_grad_mean.zero_()
-        own_grad_mean = grad_mean.unflatten(1, (groups, -1)) if needs_mean else None
-    _run_backward(
-        grad.unflatten(2, (groups, -1)),
-        tuple(parts),
-        t,
-        temperature,
-        observed or own_mean is not None,
-        backend,
-        grads,
-        own_grad_mean,
-        grad_t if needs_t else None,
-    )
+    coefficients = _usual(coefficients)
+    walks, layout = _walk_packed(coefficients, segments, maps, groups)
+    results = _packed_gradients(layout, grad, coefficients, t, needs_mean, needs_t)
+    grad_coefficients, grad_mean, grad_t = results
+    regressed = maps > 3 * segments
+    if regressed and observed:  # the regressed mean was not used
+        grad_coefficients.unflatten(1, (groups, maps, -1))[:, :, -1].zero_()
+    if grad.numel():
+        size = Size(coefficients.shape[0], segments, t.shape[1], layout.rows, layout.length)
+        gradients = [walk._replace(tensor=grad_coefficients) for walk in walks]
+        own_mean = gradients[3] if regressed and not observed else None
+        _kernels(backend).backward(
+            size,
+            walks[:3],
+            t.contiguous(),
+            layout.dense(grad, 2),
+            temperature,
+            regressed or observed,
+            gradients[:3],
+            layout.walk_mean(grad_mean) if needs_mean else own_mean,
+            grad_t if needs_t else None,
+        )
     return results
 
 
 def _packed_backward_fake(
     grad, coefficients, t, segments, maps, groups, temperature, observed, needs_mean, needs_t, backend
 ):
-    return _packed_gradients(grad, coefficients, t, maps, needs_mean, needs_t)
+    coefficients = _usual(coefficients)
+    layout = _walk_packed(coefficients, segments, maps, groups)[1]
+    return _packed_gradients(layout, grad, coefficients, t, needs_mean, needs_t)
 
 
 def _packed_context(ctx, inputs, output):

@@ -1,9 +1,12 @@
 """Turn the layers of any network into PP layers.
 
 The network's own forward is not touched and knows nothing of time. `convert` gives a copy of the network
-whose class is a subclass of its own, with one more argument: `network(x, t)` keeps t in a context variable
-while the original forward runs, and every PP layer reads it from there. Where t is [B, T], x is repeated for
+whose class is a subclass of its own, with one more argument: `network(x, t)` keeps t where every PP layer of
+this thread finds it while the original forward runs. Where t is [B, T], x is repeated for
 each time stamp and the result folded back, since a forward written for one batch dimension takes no other.
+
+One limit: inside `torch.utils.checkpoint` a layer is run again during backward, when the network is not; put
+the checkpoint around the whole converted network, or pass t to its layers yourself.
 """
 
 import copy
@@ -44,18 +47,22 @@ def convert(
     include: which layers: types (nn.Linear), or patterns for the name of a layer or of a part of the network
     that holds it ("fc", "layer4", "*.conv2"). By default all layers that have a PP layer.
     """
-    wanted = [include] if isinstance(include, str | type) else list(include)
+    several = isinstance(include, Iterable) and not isinstance(include, str)
+    wanted: list[Any] = list(include) if several else [include]  # type: ignore[arg-type]
     for item in wanted:
         if not isinstance(item, str) and item not in _PP_TYPES:
             known = ", ".join(kind.__name__ for kind in _PP_TYPES)
             raise ValueError(f"include takes name patterns, {known}; got {item!r}")
     model = copy.deepcopy(model)
-    names = {name: layer for name, layer in model.named_modules() if type(layer) in _PP_TYPES}
+    every = model.named_modules(remove_duplicate=False)
+    names = {name: layer for name, layer in every if type(layer) in _PP_TYPES}
     chosen: dict[nn.Module, nn.Module] = {}
     for item in wanted:
         found = [layer for name, layer in names.items() if _fits(item, name, layer)]
         if isinstance(item, str) and not found:
-            raise ValueError(f"include: {item!r} names none of the layers {', '.join(names) or '(there are none)'}")
+            raise ValueError(
+                f"include: {item!r} names none of the layers {', '.join(names) or '(there are none)'}"
+            )
         for layer in found:
             chosen[layer] = _pp_layer(layer, segments, temperature, normalize)
     if not chosen:
@@ -66,7 +73,10 @@ def convert(
         for name, child in parent._modules.items():
             if child in chosen:
                 setattr(parent, name, chosen[child])
-    model.__class__ = _converted(type(model))
+        if isinstance(parent, nn.TransformerEncoderLayer):
+            parent.activation_relu_or_gelu = 0  # its fast path reads the weights and calls no layer
+    if not isinstance(model, _Converted):
+        model.__class__ = _converted(type(model))  # type: ignore[arg-type]
     return model
 
 
@@ -125,10 +135,10 @@ class _Converted(nn.Module):
 
 
 @cache
-def _converted(plain: type[nn.Module]) -> type[nn.Module]:
+def _converted(plain: Any) -> type[nn.Module]:
     return type(f"PP{plain.__name__}", (_Converted, plain), {"_plain": plain})
 
 
 def _rebuild(plain: type[nn.Module]) -> nn.Module:
-    kind = _converted(plain)
+    kind = _converted(plain)  # type: ignore[arg-type]
     return kind.__new__(kind)

@@ -1,7 +1,8 @@
 """PP layers: torch's own layers, made K = 3n (+ 1) times as wide to predict the coefficients of potentials.
 
-`_PPLayer` is the whole mechanism. It comes before nn.Linear, nn.Conv* and nn.ConvTranspose2d in the order
-of inheritance, so that every option of those is an option here, and `super().forward` predicts.
+`TimedLayer` and `_PPLayer` are the whole mechanism. They come before nn.Linear, nn.Conv* and
+nn.ConvTranspose2d in the order of inheritance, so that every option of those is an option here, and their
+own forward predicts.
 
 Dimensions: B batch, T time stamps, G groups, K coefficient maps, C output channels (or features), * space.
 """
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from ppln import functional
 from ppln.functional import operator
 from ppln.nn.potential import Potential
+
 
 class _Clock(threading.local):
     """The time of the converted network (convert.py) that runs in this thread; None where none does."""
@@ -38,13 +40,72 @@ def time(t: Tensor | float) -> Iterator[None]:
         _clock.t = before
 
 
-class _PPLayer(nn.Module):
-    """Predict the coefficients of a potential for every output, and evaluate it at t."""
+def check_node(segments: int, temperature: float | None) -> None:
+    if isinstance(segments, bool) or not isinstance(segments, int) or segments < 1:
+        raise ValueError(f"segments must be a whole number of at least 1, got {segments!r}")
+    functional.check_temperature(temperature)
 
-    _space: int  # spatial dimensions of an input; None of an nn.Linear's are
+
+class TimedLayer(nn.Module):
+    """How layers of time take x and t; what they predict and evaluate is up to `_evaluate`."""
+
+    _space: int  # spatial dimensions of an input; a linear layer has none
+    _range = 0, 1  # of t
+
+    def forward(self, x: Tensor, t: Tensor | float | None = None, mean: Tensor | None = None) -> Tensor:
+        """Predict from x and evaluate at t.
+
+        x [B, ...] and t a number or [B]: -> [B, C, *]
+        x [B, ...] and t [B, T]: predicted once, evaluated at every t -> [B, T, C, *]
+        x [B, T, ...] and t [B, T]: one input per time stamp, as in a stack of layers -> [B, T, C, *]
+        mean [B, C, *]: an observed mean over time; it replaces the regressed one.
+
+        A linear layer keeps its features last, as nn.Linear does. Like torch's layers, all take one sample
+        without a batch dimension too, with t a number.
+        """
+        if t is None:
+            t = _clock.t
+        if t is None:
+            raise ValueError(
+                f"t is missing: call {type(self).__name__} as layer(x, t), or convert the network"
+            )
+        if x.dim() == self._space + 1:
+            return self.forward(x[None], t, mean[None] if isinstance(mean, Tensor) else mean)[0]
+        times, many = functional.as_times(t, x.shape[0], x, *self._range)
+        if x.dim() == self._space + 2 or not many:
+            y = self._evaluate(x, times, mean)
+            return y if many else y.squeeze(1)
+        if x.shape[1] != times.shape[1]:
+            raise ValueError(
+                f"x {list(x.shape)} holds an input per time stamp, so t must be {list(x.shape[:2])}, "
+                f"got {list(times.shape)}"
+            )
+        y = self._evaluate(x.flatten(0, 1), times.reshape(-1, 1), mean, times.shape[1])
+        return y.squeeze(1).unflatten(0, times.shape)
+
+    def _evaluate(self, x: Tensor, times: Tensor, mean: Tensor | None, repeats: int = 1) -> Tensor:
+        """x [B, ...], times [B, T] and mean [B / repeats, C, *] -> [B, T, C, *]."""
+        raise NotImplementedError
+
+    def _channels_first(
+        self, coefficients: Tensor, mean: Tensor | None, maps: int, repeats: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Predicted coefficients [B, maps * C, *], and the observed mean [B, C, *], checked and repeated."""
+        shape = list(coefficients.shape)
+        shape[0] //= repeats
+        shape[1 if self._space else -1] //= maps
+        functional.check_mean(mean, tuple(shape), coefficients)
+        if mean is not None and repeats > 1:
+            mean = mean.repeat_interleave(repeats, 0)
+        if self._space:
+            return coefficients, mean
+        return coefficients.movedim(-1, 1), None if mean is None else mean.movedim(-1, 1)
+
+
+class _PPLayer(TimedLayer):
+    """Predict the coefficients of a potential for every output, and evaluate it at t in [0, 1]."""
+
     _out_dim = 0  # the dimension of `weight` in which the outputs lie
-    weight: nn.Parameter
-    bias: nn.Parameter | None
 
     def __init__(
         self,
@@ -56,48 +117,15 @@ class _PPLayer(nn.Module):
         normalize: bool = True,
         **more: Any,
     ) -> None:
-        if isinstance(segments, bool) or not isinstance(segments, int) or segments < 1:
-            raise ValueError(f"segments must be a whole number of at least 1, got {segments!r}")
-        functional.check_temperature(temperature)
+        check_node(segments, temperature)
         self.segments, self.temperature, self.normalize = segments, temperature, normalize
         self.maps = 3 * segments + bool(normalize)
-        super().__init__(inputs, outputs * self.maps, *options, **more)  # type: ignore[call-arg]
+        self._outputs = outputs
+        super().__init__(inputs, outputs * self.maps, *options, **more)
         setattr(self, "out_channels" if self._space else "out_features", outputs)
 
-    def forward(self, x: Tensor, t: Tensor | float | None = None, mean: Tensor | None = None) -> Tensor:
-        """Predict from x and evaluate at t in [0, 1].
-
-        x [B, ...] and t a number or [B]: -> [B, C, *]
-        x [B, ...] and t [B, T]: predicted once, evaluated at every t -> [B, T, C, *]
-        x [B, T, ...] and t [B, T]: one input per time stamp, as in a stack of layers -> [B, T, C, *]
-        mean [B, C, *]: an observed mean over time; it replaces the regressed one.
-
-        A PPLinear keeps its features last, as nn.Linear does. Like torch's layers, all take one sample
-        without a batch dimension too, with t a number.
-        """
-        if t is None:
-            t = _clock.t
-        if t is None:
-            raise ValueError(f"t is missing: call {type(self).__name__}(...)(x, t), or convert the whole network")
-        if x.dim() == self._space + 1:
-            return self.forward(x[None], t, None if mean is None else mean[None])[0]
-        times, many = functional.as_times(t, x.shape[0], x)
-        if x.dim() == self._space + 2 or not many:
-            y = self._evaluate(x, times, mean)
-            return y if many else y.squeeze(1)
-        if x.shape[1] != times.shape[1]:
-            raise ValueError(
-                f"x {list(x.shape)} holds an input per time stamp, so t must be {list(x.shape[:2])}, "
-                f"got {list(times.shape)}"
-            )
-        if mean is not None:
-            mean = mean[:, None].expand(-1, times.shape[1], *mean.shape[1:]).flatten(0, 1)
-        y = self._evaluate(x.flatten(0, 1), times.reshape(-1, 1), mean)
-        return y.squeeze(1).unflatten(0, times.shape)
-
-    def _evaluate(self, x: Tensor, times: Tensor, mean: Tensor | None) -> Tensor:
-        """x [B, ...], times [B, T] -> [B, T, C, *]."""
-        coefficients, mean = self._predict(x, mean)
+    def _evaluate(self, x: Tensor, times: Tensor, mean: Tensor | None, repeats: int = 1) -> Tensor:
+        coefficients, mean = self._predict(x, mean, repeats)
         y = functional.evaluate_packed(
             coefficients, times, mean, self.segments, self.maps, self._groups, self.temperature
         )
@@ -112,15 +140,10 @@ class _PPLayer(nn.Module):
             mean = own_mean.flatten(1, 2)
         return Potential(slope, intercept, width, mean, self.temperature)
 
-    def _predict(self, x: Tensor, mean: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Coefficients [B, G * K * C/G, *], and the observed mean [B, C, *] checked against them."""
-        coefficients = super().forward(x)
-        if not self._space:
-            coefficients = coefficients.movedim(-1, 1)
-            mean = None if mean is None else mean.movedim(-1, 1)
-        shape = (coefficients.shape[0], coefficients.shape[1] // self.maps, *coefficients.shape[2:])
-        functional.check_mean(mean, shape, coefficients)
-        return coefficients, mean
+    def _predict(self, x: Tensor, mean: Tensor | None, repeats: int = 1) -> tuple[Tensor, Tensor | None]:
+        """Coefficients [B, G * K * C/G, *] and the observed mean [B, C, *]."""
+        plain: Any = super(TimedLayer, self)  # torch's own layer, K times as wide
+        return self._channels_first(plain.forward(x), mean, self.maps, repeats)
 
     @property
     def _groups(self) -> int:
@@ -128,12 +151,14 @@ class _PPLayer(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Equal widths, slopes of zero, and at every t an output as large as the plain layer's.
+        """Equal widths, slopes of zero, and away from the knots an output as large as the plain layer's.
 
         That variance is shared by the regressed mean and by the intercepts, of which normalisation takes
         their average away: 1/2 + (1 - 1/n) * intercept gain = 1.
         """
-        super().reset_parameters()  # type: ignore[misc]
+        if self._outputs % self._groups:
+            raise ValueError(f"out_channels must be a multiple of groups {self._groups}, got {self._outputs}")
+        super().reset_parameters()
         n = self.segments
         gains = torch.zeros(self.maps)
         if not self.normalize:

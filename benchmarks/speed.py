@@ -1,0 +1,46 @@
+"""Every comparison behind the speed figures of the README, one after the other, into one JSON file.
+
+python benchmarks/speed.py benchmarks/results/cpu.json
+python benchmarks/speed.py benchmarks/results/h200.json      where there is a GPU
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from ppln.bench import Bench, run, table
+
+CPU = [
+    Bench("node"),
+    Bench("layer"),
+    Bench("layer", loss=False, compile=False),
+    Bench("layer", times=14, compile=False),
+]
+GPU = [
+    Bench("node"),
+    Bench("node", precision="bf16"),
+    Bench("layer", precision="tf32"),
+    Bench("layer", precision="tf32", loss=False, compile=False),
+    Bench("layer", precision="tf32", times=14, compile=False),
+    Bench("layer", precision="bf16", channels_last=True),
+    Bench("layer", precision="bf16", channels_last=True, loss=False, compile=False),
+    Bench("layer", precision="bf16", channels_last=True, times=14, compile=False),
+    Bench("model", precision="bf16", channels_last=True, compile=False, rounds=15),
+    Bench("model", precision="bf16", rounds=15),
+]
+
+
+def main(out: Path) -> None:
+    torch._dynamo.config.recompile_limit = 64  # the U-Net has 13 shapes
+    results = []
+    for bench in GPU if torch.cuda.is_available() else CPU:
+        results.append(run(bench))
+        print({k: v for k, v in results[-1]["bench"].items() if v is not None}, flush=True)
+        print(table(results[-1]), flush=True)
+        out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,335 @@
+"""Time and memory of the fused node, a layer and a network against their alternatives, in one run.
+
+Speed is a ratio: the variants take turns, each figure is a median, and the table says how many times the
+first variant's time the others take. Memory is the peak of one step, the tensors it starts from included.
+
+`ppln bench` calls this; so does `python -c "from ppln import bench; bench.run(bench.Bench('node'))"`.
+"""
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+import ppln
+from ppln.functional import operator, reference
+from ppln.nn.released import ReleasedConv2d, ReleasedConvTranspose2d, released_potential
+
+Step = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What to compare, where, and at which size."""
+
+    what: Literal["node", "layer", "model"]
+    """node: the potential alone; layer: a 3x3 convolution; model: the paper's deblurring U-Net."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: cuda where there is one."""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """Of the convolutions; for the node, of its coefficients (tf32 counts as fp32)."""
+    channels_last: bool = False
+    """Memory format of the images."""
+    batch: int | None = None
+    """Samples. Default: 4 on the CPU; 32 on a GPU, and 128 there for the node."""
+    channels: int | None = None
+    """Channels in and out of a layer. Default: 32 on the CPU, 64 on a GPU. For the model: its width."""
+    height: int | None = None
+    """Default: 60 on the CPU, 90 on a GPU; for the model, 180."""
+    width: int | None = None
+    """Default: 80 on the CPU, 120 on a GPU; for the model, 240."""
+    segments: int = 3
+    """Line segments of a potential."""
+    times: int = 1
+    """Time stamps for each sample."""
+    loss: bool = True
+    """A layer's step takes the mean square of its output and goes back from there. False: the gradient of the
+    output is given, so that predicting ten times as many maps costs no more to train than one."""
+    compile: bool = True
+    """Also time torch.compile of the eager node (slow to start)."""
+    rounds: int = 30
+    """Turns that each variant takes."""
+    out: Path | None = None
+    """Write the figures here, as JSON."""
+
+
+def run(bench: Bench) -> dict[str, Any]:
+    """Measure, write the JSON if asked to, and return the figures."""
+    device = bench.device if bench.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bench.precision != "fp32"
+    variants, facts = {"node": _node, "layer": _layer, "model": _model}[bench.what](bench, device)
+    figures = _measure(variants, device, bench.rounds)
+    first = next(iter(figures.values()))["ms"]
+    for name, row in figures.items():
+        row["ratio"] = row["ms"] / first
+        if "bytes" in facts and "convolution" not in name:
+            row["GB/s"] = facts["bytes"] / row["ms"] / 1e6
+    result = {
+        "bench": {k: str(v) if isinstance(v, Path) else v for k, v in asdict(bench).items()},
+        "machine": _machine(device),
+        "facts": facts,
+        "figures": figures,
+    }
+    if bench.out is not None:
+        bench.out.parent.mkdir(parents=True, exist_ok=True)
+        bench.out.write_text(json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def table(result: dict[str, Any]) -> str:
+    """The figures as text, a line a variant."""
+    lines = [f"{'':34}{'ms':>10}{'ratio':>8}{'peak MiB':>10}{'GB/s':>8}"]
+    for name, row in result["figures"].items():
+        speed = f"{row['GB/s']:8.0f}" if "GB/s" in row else ""
+        lines.append(f"{name:34}{row['ms']:10.3f}{row['ratio']:8.2f}{row['peak_mib']:10.1f}{speed}")
+    return "\n".join(lines)
+
+
+def _size(bench: Bench, device: str) -> tuple[int, int, int, int]:
+    on_gpu = device == "cuda"
+    return (
+        bench.batch or ((128 if bench.what == "node" else 32) if on_gpu else 4),
+        bench.channels or (64 if on_gpu else 32),
+        bench.height or (90 if on_gpu else 60),
+        bench.width or (120 if on_gpu else 80),
+    )
+
+
+def _times(bench: Bench, batch: int, device: str) -> Tensor:
+    return torch.rand(batch, bench.times, device=device)
+
+
+def _node(bench: Bench, device: str) -> tuple[dict[str, Step], dict[str, Any]]:
+    batch, *rest = _size(bench, device)
+    dtype = torch.bfloat16 if bench.precision == "bf16" else torch.float32
+    options: dict[str, Any] = {"device": device, "dtype": dtype}
+    coefficients = [torch.randn(batch, bench.segments, *rest, **options).requires_grad_() for _ in range(3)]
+    mean = torch.randn(batch, *rest, **options).requires_grad_()
+    t = _times(bench, batch, device)
+    grad = torch.randn(batch, bench.times, *rest, **options)
+
+    def step(node: Callable[..., Tensor]) -> Step:
+        return lambda: torch.autograd.grad(node(*coefficients, t, mean, 100.0), [*coefficients, mean], grad)
+
+    def fused(slope, intercept, width, t, mean, temperature):
+        return ppln.piecewise_linear(slope, intercept, width, t, mean=mean, temperature=temperature)
+
+    # Forward reads 3n + 1 maps and writes T; backward reads 3n and T, and writes 3n + 1.
+    maps = 2 * (3 * bench.segments + 1) + 3 * bench.segments + 2 * bench.times
+    source, target = (torch.zeros(mean.numel() * maps // 2, **options) for _ in range(2))
+    variants = {"fused node": step(fused), "eager node": step(reference.evaluate)}
+    if bench.compile:
+        variants["torch.compile of the eager node"] = step(torch.compile(reference.evaluate))
+    variants["released node"] = step(released_potential)
+    variants["copy of as many bytes"] = lambda: target.copy_(source)
+    variants["bare coefficient convolution"] = _bare_convolution(bench, device)
+    return variants, {"outputs": mean.numel(), "bytes": mean.numel() * maps * mean.element_size()}
+
+
+class _WithNode:
+    """Before a PP layer: the same coefficients, another node. reference.evaluate makes it eager."""
+
+    _node = staticmethod(reference.evaluate)
+
+    def _evaluate(self: Any, x: Tensor, times: Tensor, mean: Tensor | None, repeats: int = 1) -> Tensor:
+        coefficients, mean = self._predict(x, mean, repeats)
+        slope, intercept, width, own_mean = operator.unpack(coefficients, self.segments, self.maps, 1)
+        mean = own_mean if mean is None else mean[:, None]
+        return self._node(slope, intercept, width, times, mean, self.temperature).flatten(2, 3)
+
+
+class _Bare(_WithNode):
+    """As wide as a PP layer, but no node: gives the map of the mean."""
+
+    @staticmethod
+    def _node(slope, intercept, width, t, mean, temperature):
+        return mean[:, None]
+
+
+class _BareConv2d(_Bare, ppln.nn.PPConv2d): ...
+
+
+class _BareConvTranspose2d(_Bare, ppln.nn.PPConvTranspose2d): ...
+
+
+class _EagerConv2d(_WithNode, ppln.nn.PPConv2d): ...
+
+
+class _EagerConvTranspose2d(_WithNode, ppln.nn.PPConvTranspose2d): ...
+
+
+def _compiled(layer: type) -> type:
+    return type(layer.__name__, (layer,), {"_node": staticmethod(torch.compile(reference.evaluate))})
+
+
+def _layer(bench: Bench, device: str) -> tuple[dict[str, Step], dict[str, Any]]:
+    batch, channels, height, width = _size(bench, device)
+    x = _placed(torch.randn(batch, channels, height, width), bench, device).requires_grad_()
+    t = _times(bench, batch, device)
+    kinds: dict[str, type] = {"PP layer": ppln.nn.PPConv2d, "eager node": _EagerConv2d}
+    if bench.compile:
+        kinds["torch.compile of the eager node"] = _compiled(_EagerConv2d)
+    kinds["released layer"] = ReleasedConv2d
+    variants = {"bare coefficient convolution": _bare_convolution(bench, device)}
+    for name, kind in kinds.items():
+        layer = _placed(kind(channels, channels, 3, padding=1, segments=bench.segments), bench, device)
+        times = 2 * t - 1 if kind is ReleasedConv2d else t
+        variants[name] = _layer_step(bench, device, layer, x, times)
+        if bench.times > 1 and name == "PP layer":
+            variants["PP layer, 1 time stamp"] = _layer_step(bench, device, layer, x, t[:, :1])
+    return variants, {"outputs": batch * channels * height * width}
+
+
+def _bare_convolution(bench: Bench, device: str) -> Step:
+    """The plain convolution that is as wide as a PP layer's: what predicting the coefficients costs."""
+    batch, channels, height, width = _size(bench, device)
+    maps = 3 * bench.segments + 1
+    layer = _placed(torch.nn.Conv2d(channels, channels * maps, 3, padding=1), bench, device)
+    x = _placed(torch.randn(batch, channels, height, width), bench, device).requires_grad_()
+    return _layer_step(bench, device, layer, x)
+
+
+def _layer_step(bench: Bench, device: str, layer: torch.nn.Module, x: Tensor, *t: Tensor) -> Step:
+    inputs = [x, *layer.parameters()]
+    with _autocast(bench, device):
+        grad = torch.randn_like(layer(x, *t))
+
+    def with_loss() -> None:
+        with _autocast(bench, device):
+            loss = layer(x, *t).square().mean()
+        torch.autograd.grad(loss, inputs)
+
+    def given_gradient() -> None:
+        with _autocast(bench, device):
+            y = layer(x, *t)
+        torch.autograd.grad(y, inputs, grad)
+
+    if bench.loss:
+        return with_loss
+    given_gradient.starts_from = grad.nbytes  # type: ignore[attr-defined]
+    return given_gradient
+
+
+def _model(bench: Bench, device: str) -> tuple[dict[str, Step], dict[str, Any]]:
+    batch = bench.batch or (32 if device == "cuda" else 1)
+    height, width = bench.height or 180, bench.width or 240
+    options: dict[str, Any] = {"segments": bench.segments, "width": bench.channels or 64}
+    layers: dict[str, tuple[type, type]] = {
+        "PPLN": (ppln.nn.PPConv2d, ppln.nn.PPConvTranspose2d),
+        "bare coefficient convolutions": (_BareConv2d, _BareConvTranspose2d),
+        "eager node": (_EagerConv2d, _EagerConvTranspose2d),
+    }
+    if bench.compile:
+        compiled = _compiled(_EagerConv2d), _compiled(_EagerConvTranspose2d)
+        layers["torch.compile of the eager node"] = compiled
+    layers["released"] = (ReleasedConv2d, ReleasedConvTranspose2d)
+    variants, parameters = {}, 0
+    for name, (conv, conv_transpose) in layers.items():
+        model = ppln.create_model("deblur-ppln", conv=conv, conv_transpose=conv_transpose, **options)
+        parameters = sum(p.numel() for p in model.parameters())
+        variants[name] = _training_step(bench, device, _placed(model, bench, device), batch, height, width)
+    return variants, {"parameters": parameters}
+
+
+def _training_step(
+    bench: Bench, device: str, model: torch.nn.Module, batch: int, height: int, width: int
+) -> Step:
+    x = _placed(torch.randn(batch, 27, height, width), bench, device)
+    t = _times(bench, batch, device)
+    released = any(isinstance(m, ReleasedConv2d) for m in model.modules())
+    t = (2 * t - 1 if released else t).squeeze(1)
+    with torch.no_grad(), _autocast(bench, device):
+        target = torch.rand_like(model(x, t))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+
+    def step() -> None:
+        with _autocast(bench, device):
+            loss = (model(x, t) - target).abs().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step.starts_from = 3 * sum(p.nbytes for p in model.parameters())  # type: ignore[attr-defined]
+    return step
+
+
+def _placed(x: Any, bench: Bench, device: str) -> Any:
+    return x.to(device, memory_format=torch.channels_last if bench.channels_last else torch.preserve_format)
+
+
+def _autocast(bench: Bench, device: str):
+    return torch.autocast(device, torch.bfloat16) if bench.precision == "bf16" else nullcontext()
+
+
+def _measure(variants: dict[str, Step], device: str, rounds: int) -> dict[str, dict[str, float]]:
+    """Median milliseconds and peak MiB of a step of each variant; they take turns."""
+    peaks = {}
+    for name, step in variants.items():
+        for _ in range(3):  # compile, allocate, choose algorithms
+            step()
+        peaks[name] = (_peak(step, device) + getattr(step, "starts_from", 0)) / 2**20
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, step in variants.items():
+            seconds[name].append(_timed(step, device))
+    return {
+        name: {"ms": 1e3 * statistics.median(s), "fastest_ms": 1e3 * min(s), "peak_mib": peaks[name]}
+        for name, s in seconds.items()
+    }
+
+
+def _timed(step: Step, device: str) -> float:
+    if device == "cpu":
+        start = time.perf_counter()
+        step()
+        return time.perf_counter() - start
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    for _ in range(2):  # keep the GPU busy while the one to be timed is queued
+        step()
+    begin.record()
+    step()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3
+
+
+def _peak(step: Step, device: str) -> float:
+    """The most bytes a step holds at once, over what was held before it."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        step()
+    held = highest = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            highest = max(highest, held)
+    return highest
+
+
+def _machine(device: str) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "torch": torch.__version__,
+        "ppln": ppln.__version__,
+        "device": platform.machine(),
+    }
+    if device == "cuda":
+        return facts | {"device": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+    return facts | {"threads": torch.get_num_threads(), "capability": torch.backends.cpu.get_cpu_capability()}

@@ -1,0 +1,383 @@
+"""The fused node on CUDA, in Triton.
+
+One program computes BLOCK neighbouring outputs of one sample, for all segments and time stamps; what belongs
+to a segment is held in a tuple of n vectors, in registers. The backward pass recomputes what it needs from
+the coefficients: nothing is saved between the two.
+
+The arguments are those operator.py makes: a Size; Walks over the coefficients [B, N, R, L], the mean
+[B, R, L] and their gradients; t [B, T] and out (or its gradient) [B, T, R, L], which are dense.
+Names follow docs/maths.md: m slopes, b intercepts, s widths, knot[k] the end of segment k.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+INTERPRETED = triton.knobs.runtime.interpret  # TRITON_INTERPRET=1: the kernels run on CPU tensors, slowly
+
+
+_PORTABLE = tl.constexpr(INTERPRETED)
+
+
+@triton.jit
+def _exp(x):
+    # The plain instruction: tl.exp adds three more to get denormal results right, which nothing here needs.
+    if _PORTABLE or x.dtype == tl.float64:
+        return tl.exp(x)
+    else:
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x * 1.4426950408889634], tl.float32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
+def _reciprocal(x):
+    if _PORTABLE or x.dtype == tl.float64:
+        return 1 / x
+    else:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
+def _tanh(x, STORED: tl.constexpr):
+    a = tl.abs(x)
+    e = _exp(-2 * a)
+    magnitude = (1 - e) * _reciprocal(1 + e)
+    if STORED == tl.float32:
+        # Near 0 the difference above cancels: there, an odd polynomial. Shorter types do not notice.
+        q = a * a
+        p = ((-5.70498872745e-3 * q + 2.06390887954e-2) * q - 5.37397155531e-2) * q + 1.33314422036e-1
+        magnitude = tl.where(a < 0.625, a + a * q * (p * q - 3.33332819422e-1), magnitude)
+    return tl.where(x < 0, -magnitude, magnitude)
+
+
+@triton.jit
+def _predict(slope, intercept, width, at, segment, inside, N: tl.constexpr, REAL: tl.constexpr):
+    """Slopes, intercepts, widths and knots from the raw coefficients at offset `at`: a tuple of N each."""
+    m, b, s, knot = (), (), (), ()
+    for k in tl.static_range(N):
+        s = s + (tl.load(width + at + k * segment, mask=inside, other=0.0).to(REAL),)
+        m = m + (tl.load(slope + at + k * segment, mask=inside, other=0.0).to(REAL),)
+        b = b + (tl.load(intercept + at + k * segment, mask=inside, other=0.0).to(REAL),)
+    top = s[0]
+    for k in tl.static_range(1, N):
+        top = tl.maximum(top, s[k])
+    powers, slopes = (), ()
+    total = tl.zeros_like(top)
+    for k in tl.static_range(N):
+        powers = powers + (_exp(s[k] - top),)
+        slopes = slopes + (_tanh(m[k], slope.dtype.element_ty),)
+        total += powers[k]
+    scale = _reciprocal(total)
+    widths = ()
+    end = tl.zeros_like(top)
+    for k in tl.static_range(N):
+        widths = widths + (powers[k] * scale,)
+        end = tl.minimum(end + widths[k], 1.0)
+        if k == N - 1:
+            end = tl.full(end.shape, 1.0, REAL)
+        knot = knot + (end,)
+    return slopes, b, widths, knot
+
+
+@triton.jit
+def _middle(knot, k: tl.constexpr):
+    """The middle of segment k."""
+    if k == 0:
+        return knot[0] * 0.5
+    else:
+        return (knot[k - 1] + knot[k]) * 0.5
+
+
+@triton.jit
+def _locate(m, b, knot, t, temperature, k: tl.constexpr, N: tl.constexpr, SMOOTH: tl.constexpr):
+    """Where t lies as seen from segment k and from the knot at its end.
+
+    `active` is 1 where t is in segment k. Near a knot, the line of the segment that t is in is blended with
+    the one across the knot: `blend` times `jump`, (next line - this line) at t. `rate` is the derivative by t
+    of that product, the jump held.
+    """
+    begun = t >= 0 if k == 0 else t >= knot[k - 1]
+    ended = t < 0 if k == N - 1 else t >= knot[k]
+    zero = tl.zeros_like(t)
+    active = tl.where(begun & ~ended, zero + 1, zero)
+    jump, blend, rate = zero, zero, zero
+    if SMOOTH and k < N - 1:
+        over = t < 0 if k == N - 2 else t >= knot[k + 1]
+        e = _exp(-temperature * tl.abs(knot[k] - t))
+        weight = tl.where(begun & ~over, e * _reciprocal(1 + e), zero)
+        jump = (m[k + 1] - m[k]) * t + (b[k + 1] - b[k])
+        blend = tl.where(ended, -weight, weight)
+        rate = temperature * weight * (1 - weight) * jump
+    return active, jump, blend, rate
+
+
+@triton.jit
+def _place(R, L, row_stride, element_stride, BLOCK: tl.constexpr):
+    """The sample and the outputs of this program: b, their dense index, whether they exist, and an offset."""
+    blocks = tl.cdiv(R * L, BLOCK)
+    batch = tl.program_id(0) // blocks
+    dense = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    return batch, dense, dense < R * L, (dense // L) * row_stride + (dense % L) * element_stride
+
+
+@triton.jit
+def _forward(
+    slope,
+    slope_start,
+    intercept,
+    intercept_start,
+    width,
+    width_start,
+    t,
+    mean,
+    mean_start,
+    out,
+    T,
+    R,
+    L,
+    in_batch,
+    in_segment,
+    in_row,
+    in_element,
+    mean_batch,
+    mean_row,
+    mean_element,
+    temperature,
+    N: tl.constexpr,
+    SMOOTH: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    REAL: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    batch, dense, inside, at = _place(R, L, in_row, in_element, BLOCK)
+    far = batch.to(tl.int64)  # within a sample 32 bits are enough for an offset, between samples not
+    m, b, s, knot = _predict(
+        slope + slope_start + far * in_batch,
+        intercept + intercept_start + far * in_batch,
+        width + width_start + far * in_batch,
+        at,
+        in_segment,
+        inside,
+        N,
+        REAL,
+    )
+    shift = tl.zeros([BLOCK], REAL)
+    if NORMALIZE:
+        at_mean = (dense // L) * mean_row + (dense % L) * mean_element
+        shift += tl.load(mean + mean_start + far * mean_batch + at_mean, mask=inside, other=0.0).to(REAL)
+        for k in tl.static_range(N):
+            shift -= s[k] * (m[k] * _middle(knot, k) + b[k])
+    for i in range(T):
+        now = tl.load(t + batch * T + i) + tl.zeros([BLOCK], REAL)
+        value = shift
+        for k in tl.static_range(N):
+            active, jump, blend, rate = _locate(m, b, knot, now, temperature, k, N, SMOOTH)
+            value += active * (m[k] * now + b[k]) + blend * jump
+        tl.store(out + (far * T + i) * (R * L) + dense, value.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward(
+    slope,
+    slope_start,
+    intercept,
+    intercept_start,
+    width,
+    width_start,
+    t,
+    grad,
+    d_slope,
+    d_slope_start,
+    d_intercept,
+    d_intercept_start,
+    d_width,
+    d_width_start,
+    d_mean,
+    d_mean_start,
+    d_t,  # [B, T, blocks]: one sum for each program
+    T,
+    R,
+    L,
+    in_batch,
+    in_segment,
+    in_row,
+    in_element,
+    out_batch,
+    out_segment,
+    out_row,
+    out_element,
+    mean_batch,
+    mean_row,
+    mean_element,
+    temperature,
+    N: tl.constexpr,
+    SMOOTH: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    NEEDS_MEAN: tl.constexpr,
+    NEEDS_T: tl.constexpr,
+    REAL: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    batch, dense, inside, at = _place(R, L, in_row, in_element, BLOCK)
+    far = batch.to(tl.int64)
+    m, b, s, knot = _predict(
+        slope + slope_start + far * in_batch,
+        intercept + intercept_start + far * in_batch,
+        width + width_start + far * in_batch,
+        at,
+        in_segment,
+        inside,
+        N,
+        REAL,
+    )
+    zero = tl.zeros([BLOCK], REAL)
+    d_m, d_b, d_knot = (), (), ()
+    for _ in tl.static_range(N):
+        d_m, d_b, d_knot = d_m + (zero,), d_b + (zero,), d_knot + (zero,)
+    total = zero
+    for i in range(T):
+        now = tl.load(t + batch * T + i) + zero
+        g = tl.load(grad + (far * T + i) * (R * L) + dense, mask=inside, other=0.0).to(REAL)
+        more_m, more_b, more_knot = (), (), ()
+        before, speed = zero, zero
+        for k in tl.static_range(N):
+            active, jump, blend, rate = _locate(m, b, knot, now, temperature, k, N, SMOOTH)
+            weight = active + before - blend
+            before = blend
+            more_b = more_b + (d_b[k] + g * weight,)
+            more_m = more_m + (d_m[k] + g * weight * now,)
+            more_knot = more_knot + (d_knot[k] - g * rate,)
+            speed += weight * m[k] + rate
+        d_m, d_b, d_knot = more_m, more_b, more_knot
+        total += g
+        if NEEDS_T:
+            blocks = tl.cdiv(R * L, BLOCK)
+            place = (far * T + i) * blocks + tl.program_id(0) % blocks
+            tl.store(d_t + place, tl.sum(tl.where(inside, g * speed, zero)))
+
+    to = (dense // L) * out_row + (dense % L) * out_element
+    if NEEDS_MEAN:
+        at_mean = (dense // L) * mean_row + (dense % L) * mean_element
+        tl.store(
+            d_mean + d_mean_start + far * mean_batch + at_mean, total.to(d_mean.dtype.element_ty), mask=inside
+        )
+    # From knots to widths (a sum over the knots that come after), then through the softmax and the tanh.
+    after, common = zero, zero
+    d_s = ()
+    for k in tl.static_range(N - 1, -1, -1):
+        if k < N - 1:
+            after += d_knot[k]
+            if NORMALIZE:  # moving the knot to the right swaps the next line for this one there
+                after += total * ((m[k + 1] - m[k]) * knot[k] + (b[k + 1] - b[k]))
+        d_s = (after,) + d_s
+        common += s[k] * after
+    kind = d_slope.dtype.element_ty
+    for k in tl.static_range(N):
+        grad_b, grad_m = d_b[k], d_m[k]
+        if NORMALIZE:
+            grad_b -= total * s[k]
+            grad_m -= total * s[k] * _middle(knot, k)
+        here = far * out_batch + k * out_segment + to
+        tl.store(d_intercept + d_intercept_start + here, grad_b.to(kind), mask=inside)
+        tl.store(d_slope + d_slope_start + here, (grad_m * (1 - m[k] * m[k])).to(kind), mask=inside)
+        tl.store(d_width + d_width_start + here, (s[k] * (d_s[k] - common)).to(kind), mask=inside)
+
+
+_WARPS = 4
+
+
+def _block(segments: int) -> int:
+    """Outputs a program computes: as many for each thread as its registers hold (checked: no spills)."""
+    return 32 * _WARPS * (4 if segments <= 4 else 2 if segments <= 8 else 1)
+
+
+def forward(size, coefficients, t: Tensor, mean, temperature: float | None, out: Tensor) -> None:
+    _check(coefficients[0], size)
+    block = _block(size.segments)
+    with torch.cuda.device_of(out):
+        _forward[(size.batches * triton.cdiv(size.rows * size.length, block),)](
+            *_start(*coefficients),
+            t,
+            *_start(mean),
+            out,
+            size.times,
+            size.rows,
+            size.length,
+            *coefficients[0][2:],
+            *_mean_strides(mean),
+            temperature or 0.0,
+            N=size.segments,
+            SMOOTH=temperature is not None,
+            NORMALIZE=mean is not None,
+            REAL=_real(t),
+            BLOCK=block,
+            num_warps=_WARPS,
+        )
+
+
+def backward(
+    size,
+    coefficients,
+    t: Tensor,
+    grad: Tensor,
+    temperature: float | None,
+    normalize: bool,
+    gradients,
+    grad_mean,
+    grad_t: Tensor | None,
+) -> None:
+    _check(coefficients[0], size)
+    block = _block(size.segments)
+    blocks = triton.cdiv(size.rows * size.length, block)
+    partial = None if grad_t is None else t.new_empty(*t.shape, blocks)
+    with torch.cuda.device_of(grad):
+        _backward[(size.batches * blocks,)](
+            *_start(*coefficients),
+            t,
+            grad,
+            *_start(*gradients),
+            *_start(grad_mean),
+            partial,
+            size.times,
+            size.rows,
+            size.length,
+            *coefficients[0][2:],
+            *gradients[0][2:],
+            *_mean_strides(grad_mean),
+            temperature or 0.0,
+            N=size.segments,
+            SMOOTH=temperature is not None,
+            NORMALIZE=normalize,
+            NEEDS_MEAN=grad_mean is not None,
+            NEEDS_T=grad_t is not None,
+            REAL=_real(t),
+            BLOCK=block,
+            num_warps=_WARPS,
+        )
+    if grad_t is not None and partial is not None:
+        torch.sum(partial, -1, out=grad_t)
+
+
+def _start(*walks) -> list:
+    """Tensor and offset of each walk: the first two of its fields."""
+    return [x for walk in walks for x in ((None, 0) if walk is None else walk[:2])]
+
+
+def _mean_strides(walk) -> tuple[int, int, int]:
+    return (0, 0, 0) if walk is None else (walk.batch, walk.row, walk.element)
+
+
+def _real(t: Tensor) -> tl.dtype:
+    return tl.float64 if t.dtype == torch.float64 else tl.float32
+
+
+def _check(walk, size) -> None:
+    reach = size.segments * walk.segment + size.rows * walk.row + size.length * walk.element
+    if reach >= 2**31:
+        raise ValueError(
+            f"the coefficients of one sample reach over {reach} elements; kernels count to 2**31"
+        )

@@ -1,0 +1,22 @@
+"""Networks for deblurring, steering and pose: model(x, t), or by name with `create_model`."""
+
+from ppln.models.pose import PoseCalabrese, PoseCalabreseMod, PosePPLN
+from ppln.models.steering import SteeringHu, SteeringHuMod, SteeringPPLN
+from ppln.models.unet import DeblurPPLN, DeblurUNet, DeblurUNet14, DeblurUNetT
+from ppln.models.zoo import create_model, list_models, load_released
+
+__all__ = [
+    "DeblurPPLN",
+    "DeblurUNet",
+    "DeblurUNet14",
+    "DeblurUNetT",
+    "PoseCalabrese",
+    "PoseCalabreseMod",
+    "PosePPLN",
+    "SteeringHu",
+    "SteeringHuMod",
+    "SteeringPPLN",
+    "create_model",
+    "list_models",
+    "load_released",
+]

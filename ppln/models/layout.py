@@ -1,0 +1,64 @@
+"""Around the networks: time stamps folded into the batch, outputs at other times, images of any size.
+
+Dimensions: B batch, T time stamps, K predicted frames, H x W image.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def fold(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A layer for images [B, C, H, W], applied to those or to [B, T, C, H, W]."""
+    return layer(x) if x.dim() == 4 else layer(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+def repeat(y: Tensor, t: Tensor | float) -> Tensor:
+    """y [B, ...] as it is for t a number or [B]; a view of it [B, T, ...] for t [B, T]."""
+    if not isinstance(t, Tensor) or t.dim() == 0:
+        return y
+    if t.dim() > 2 or t.shape[0] != y.shape[0]:
+        raise ValueError(f"t must be a number, [{y.shape[0]}] or [{y.shape[0]}, T], got {list(t.shape)}")
+    return y[:, None].expand(-1, t.shape[1], *y.shape[1:]) if t.dim() == 2 else y
+
+
+def unit_times(t: Tensor | float, x: Tensor) -> Tensor:
+    """t as a checked tensor [B] or [B, T] with values in [0, 1]."""
+    times = torch.as_tensor(t, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+    if times.dim() == 0:
+        times = times.expand(x.shape[0])
+    if times.dim() > 2 or times.shape[0] != x.shape[0]:
+        raise ValueError(f"t must be a number, [{x.shape[0]}] or [{x.shape[0]}, T], got {list(times.shape)}")
+    if not (torch.compiler.is_compiling() or times.is_meta or bool(((times >= 0) & (times <= 1)).all())):
+        raise ValueError(f"t must be in [0, 1], got values from {times.min()} to {times.max()}")
+    return times
+
+
+def interpolate(frames: Tensor, t: Tensor | float) -> Tensor:
+    """Frames [B, K, ...] at linspace(0, 1, K), linearly at t -> [B, ...], or [B, T, ...] for t [B, T]."""
+    times = unit_times(t, frames)
+    position = (times if times.dim() == 2 else times[:, None]) * (frames.shape[1] - 1)  # [B, T]
+    before = position.long().clamp(max=frames.shape[1] - 2)
+    sample = torch.arange(frames.shape[0], device=frames.device)[:, None]
+    weight = (position - before).to(frames.dtype).reshape(*position.shape, *[1] * (frames.dim() - 2))
+    y = torch.lerp(frames[sample, before], frames[sample, before + 1], weight)
+    return y if times.dim() == 2 else y.squeeze(1)
+
+
+def pad(x: Tensor, multiple: int) -> Tensor:
+    """Images enlarged at the right and bottom to multiples of what the strides need.
+
+    The edge is replicated: zeros would add an edge that is not in the picture, and reflection needs
+    images larger than the padding.
+    """
+    height, width = x.shape[-2:]
+    if height % multiple == 0 and width % multiple == 0:
+        return x
+    return F.pad(x, (0, -width % multiple, 0, -height % multiple), mode="replicate")
+
+
+def crop(y: Tensor, like: Tensor) -> Tensor:
+    """Undo `pad`: y [..., H', W'] to the size of `like` [..., H, W]."""
+    return y[..., : like.shape[-2], : like.shape[-1]]

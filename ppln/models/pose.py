@@ -1,0 +1,108 @@
+"""Human pose: event frames of one camera -> a heat map for each of 13 joints.
+
+The networks over ten frames take x [B, 10, H, W], oldest first. All give [B, 13, H, W], or
+[B, T, 13, H, W] for t [B, T]; heat maps are not negative. The paper's images are 260 x 344.
+
+Dimensions: B batch, T time stamps, H x W image.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ppln.models.layout import crop, fold, interpolate, pad, repeat
+from ppln.nn import PPConv2d
+
+FRAMES = 10
+JOINTS = 13
+_STRIDE = 4  # of the two pools
+
+
+def _conv(inputs: int, outputs: int, dilation: int = 1) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, 3, padding=dilation, dilation=dilation, bias=False), nn.ReLU()]
+
+
+def _up(inputs: int, outputs: int) -> list[nn.Module]:
+    layer = nn.ConvTranspose2d(inputs, outputs, 3, stride=2, padding=1, output_padding=1, bias=False)
+    return [layer, nn.ReLU()]
+
+
+def _encoder(in_channels: int, dilated: list[int]) -> list[nn.Module]:
+    """To a quarter of the size; `dilated`: the channels before and after each dilated layer."""
+    return [
+        *_conv(in_channels, 16),
+        nn.MaxPool2d(2),
+        *_conv(16, 32),
+        *_conv(32, 32),
+        *_conv(32, 32),
+        nn.MaxPool2d(2),
+        *(layer for sizes in pairwise(dilated) for layer in _conv(*sizes, dilation=2)),
+    ]
+
+
+def _decoder(out_channels: int) -> list[nn.Module]:
+    """From 64 channels at a quarter of the size to the heat maps."""
+    dilated = [layer for _ in range(4) for layer in _conv(32, 32, dilation=2)]
+    return [*_up(64, 32), *dilated, *_up(32, 16), *_conv(16, 16), *_conv(16, 16), *_conv(16, out_channels)]
+
+
+class PoseCalabrese(nn.Module):
+    """The plain network of the DHP19 data set on the most recent frame, x [B, 1, H, W]. It ignores t."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_channels = 1
+        self.features = nn.Sequential(*_encoder(1, [32, 64, 64, 64, 64]), *_decoder(JOINTS))
+
+    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
+        return repeat(crop(self.features(pad(x, _STRIDE)), x), t)
+
+
+class PoseCalabreseMod(nn.Module):
+    """The same on ten frames: ten times 13 heat maps at linspace(0, 1, 10), interpolated linearly.
+
+    The maps of one time stamp lie together.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_channels = FRAMES
+        self.features = nn.Sequential(*_encoder(FRAMES, [32, 64, 64, 64, 64]), *_decoder(FRAMES * JOINTS))
+
+    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
+        maps = crop(self.features(pad(x, _STRIDE)), x).unflatten(1, (FRAMES, JOINTS))
+        return interpolate(maps, t)
+
+
+class PosePPLN(nn.Module):
+    """Three PP layers over the ten frames, and three more beside a shortcut in the middle. t is in [0, 1]."""
+
+    def __init__(
+        self,
+        *,
+        segments: int = 3,
+        temperature: float | None = 100.0,
+        normalize: bool = True,
+        conv: Callable[..., nn.Module] = PPConv2d,
+    ) -> None:
+        super().__init__()
+        options = {"segments": segments, "temperature": temperature, "normalize": normalize}
+        conv = partial(conv, kernel_size=1, bias=False, **options)
+        self.in_channels = FRAMES
+        self.entry = nn.ModuleList([conv(FRAMES, 4), conv(4, 4), conv(4, 4)])
+        self.encoder = nn.Sequential(*_encoder(4, [32, 32, 32, 64, 64]))
+        self.middle = nn.ModuleList([conv(64, 32), conv(32, 32), conv(32, 64)])
+        self.decoder = nn.Sequential(*_decoder(JOINTS))
+
+    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
+        y = pad(x, _STRIDE)
+        for layer in self.entry:
+            y = F.relu(layer(y, t))
+        z = y = fold(self.encoder, y)
+        for layer in self.middle[:-1]:
+            z = F.relu(layer(z, t))
+        y = F.relu(y + self.middle[-1](z, t))
+        return crop(fold(self.decoder, y), x)

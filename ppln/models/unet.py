@@ -1,0 +1,149 @@
+"""Deblurring: a blurry frame and its events -> the sharp frame at any time in the exposure.
+
+All networks take x [B, 27, H, W]: channels 0..25 are the events, 13 equal time bins x (positive, negative)
+counts; channel 26, the LAST, is the blurry frame. They give [B, 1, H, W], or [B, T, 1, H, W] for t [B, T].
+
+Dimensions: B batch, T time stamps, C channels, H x W image.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ppln.models.layout import crop, fold, interpolate, pad, repeat, unit_times
+from ppln.nn import PPConv2d, PPConvTranspose2d
+
+EVENT_CHANNELS = 26
+_STRIDE = 16  # of the four layers that go down
+
+
+class _UNet(nn.Module):
+    """Four strided 5x5 layers down, two residual pairs, four transposed 5x5 layers up, one 1x1 layer.
+
+    The layers are all PP layers, to be given t, or all plain ones. One BatchNorm serves the four layers
+    of the bottleneck, as in the paper's network.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        width: int,
+        conv: Callable[..., nn.Module] = nn.Conv2d,
+        conv_transpose: Callable[..., nn.Module] = nn.ConvTranspose2d,
+        head: Callable[..., nn.Module] = nn.Conv2d,
+    ) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+        sizes = [in_channels, width, 2 * width, 4 * width, 8 * width]
+        self.encoder = nn.ModuleList(conv(a, b, 5, stride=2, padding=2) for a, b in pairwise(sizes))
+        deep = sizes[-1]
+        self.bottleneck = nn.ModuleList(conv(deep, deep, 3, padding=1, bias=False) for _ in range(4))
+        self.norm = nn.BatchNorm2d(deep)
+        # But for the first, what comes up is joined by the encoder's output of the same size.
+        joined = [(deep, 4 * width), (8 * width, 2 * width), (4 * width, width), (2 * width, width // 2)]
+        options = {"stride": 2, "padding": 2, "output_padding": 1, "bias": False}
+        self.decoder = nn.ModuleList(conv_transpose(a, b, 5, **options) for a, b in joined)
+        self.head = head(width // 2 + in_channels, out_channels, 1)
+
+    def features(self, x: Tensor, *t: Tensor | float) -> Tensor:
+        """What the head reads: x [B, C, H, W] of a size that 16 divides -> [B, width / 2 + C, H, W].
+
+        With t [B, T] (and PP layers) the first layer predicts once, and all is [B, T, ...] from there on.
+        """
+        y, skips = x, []
+        for layer in self.encoder:
+            skips.append(y)
+            y = F.relu(layer(y, *t))
+        skips[0] = repeat(x, *t) if t else x  # at every time stamp, like the others
+        for i in (0, 2):
+            z = F.relu(fold(self.norm, self.bottleneck[i](y, *t)))
+            y = F.relu(y + fold(self.norm, self.bottleneck[i + 1](z, *t)))
+        for layer in self.decoder:
+            y = torch.cat([F.relu(layer(y, *t)), skips.pop()], -3)
+        return y
+
+
+class DeblurPPLN(_UNet):
+    """The paper's U-Net, in which every layer is a PP layer. t is in [0, 1].
+
+    mean: "regressed": every layer predicts the mean of its potentials over time. "observed": the mean of the
+    last layer's is the blurry frame, which is what the mean over the exposure is (and this layer is
+    normalised even without `normalize`).
+    """
+
+    def __init__(
+        self,
+        *,
+        mean: Literal["regressed", "observed"] = "regressed",
+        segments: int = 3,
+        temperature: float | None = 100.0,
+        normalize: bool = True,
+        width: int = 64,
+        conv: Callable[..., nn.Module] = PPConv2d,
+        conv_transpose: Callable[..., nn.Module] = PPConvTranspose2d,
+    ) -> None:
+        if mean not in ("regressed", "observed"):
+            raise ValueError(f"mean must be 'regressed' or 'observed', got {mean!r}")
+        conv = partial(conv, segments=segments, temperature=temperature)
+        conv_transpose = partial(conv_transpose, segments=segments, temperature=temperature)
+        super().__init__(
+            EVENT_CHANNELS + 1,
+            1,
+            width,
+            partial(conv, normalize=normalize),
+            partial(conv_transpose, normalize=normalize),
+            partial(conv, normalize=normalize and mean == "regressed"),
+        )
+        self.mean = mean
+
+    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
+        padded = pad(x, _STRIDE)
+        mean = padded[:, -1:] if self.mean == "observed" else None
+        return crop(self.head(self.features(padded, t), t, mean), x)
+
+
+class DeblurUNet(_UNet):
+    """The paper's baseline, plain and three times as wide. It never sees t: one image for all times."""
+
+    def __init__(self, *, width: int = 192) -> None:
+        super().__init__(EVENT_CHANNELS + 1, 1, width)
+
+    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
+        return repeat(crop(self.head(self.features(pad(x, _STRIDE))), x), t)
+
+
+class DeblurUNetT(_UNet):
+    """The plain U-Net told the time: t in [0, 1] is an image of its own, after the blurry frame."""
+
+    def __init__(self, *, width: int = 192) -> None:
+        super().__init__(EVENT_CHANNELS + 2, 1, width)
+        self.in_channels = EVENT_CHANNELS + 1  # of x; t is added here
+
+    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
+        times = unit_times(t, x)
+        images = repeat(pad(x, _STRIDE), times)  # [B, (T,) 27, H, W]
+        clock = times.to(x.dtype)[..., None, None, None].expand(*images.shape[:-3], 1, *images.shape[-2:])
+        y = fold(lambda x: self.head(self.features(x)), torch.cat([images, clock], -3))
+        return crop(y, x)
+
+
+class DeblurUNet14(_UNet):
+    """The plain U-Net with an output for each of `frames` time stamps, linspace(0, 1, frames).
+
+    Between those it is interpolated linearly.
+    """
+
+    def __init__(self, *, width: int = 192, frames: int = 14) -> None:
+        if frames < 2:
+            raise ValueError(f"frames must be at least 2, got {frames}")
+        super().__init__(EVENT_CHANNELS + 1, frames, width)
+
+    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
+        frames = crop(self.head(self.features(pad(x, _STRIDE))), x)
+        return interpolate(frames[:, :, None], t)

@@ -5,7 +5,7 @@ plain layer by a PP layer expect the scale they had. This script stacks 20 layer
 plain and PP, both as they are made, and compares the variance of their outputs layer by layer at several
 times; then that of one layer over all times. It writes variance.png and variance.json:
 
-    python examples/variance.py --out results
+    python examples/variance.py --out out
 
 What it shows: the scale is the plain layer's at every depth, except on the knots. All new layers have
 theirs at the same times, i/n, and there each layer gives 1/2 + (n - 2) / (4 (n - 1)) of the variance
@@ -150,9 +150,7 @@ def plot(result: dict, path: Path) -> None:
 
 def main(argv: list[str] | None = None) -> dict:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--out", type=Path, default=Path("results"), help="folder for the figure and the numbers"
-    )
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the figure and the numbers")
     parser.add_argument("--depth", type=int, default=20, help="layers in a stack")
     parser.add_argument("--seeds", type=int, default=24, help="initialisations to average over")
     options = parser.parse_args(argv)

@@ -21,7 +21,7 @@ def _bench(arguments: list[str]) -> None:
     try:
         import tyro
     except ModuleNotFoundError:
-        sys.exit("ppln: the command line needs tyro; run: pip install tyro")
+        sys.exit("ppln: the command line needs tyro; run: pip install 'ppln[train]'")
     from ppln import bench
 
     options = tyro.cli(

@@ -113,7 +113,7 @@ def _check_range(t: Tensor, low: float, high: float) -> None:
     Reading values from a GPU waits for it, so a tensor that has passed is remembered: a network
     of many layers looks once. Where values cannot be read (tracing, graph capture), nothing is checked.
     """
-    if torch.compiler.is_compiling() or t.is_meta or t.numel() == 0:
+    if torch.compiler.is_compiling() or t.is_meta or hasattr(t, "fake_mode") or t.numel() == 0:
         return
     if t.is_cuda and torch.cuda.is_current_stream_capturing():
         return

@@ -119,7 +119,7 @@ def backward(
         options = temperature, normalize, wider[:3], mean, grad_t, level
         backward(size, _to(wide, coefficients), t.to(wide), grad.to(wide), *options)
         for target, value in zip(targets, wider, strict=True):
-            target.tensor.copy_(value.tensor)
+            _memory(target.tensor).copy_(value.tensor)
         return
     node = _describe(size, coefficients, t, temperature, grad)
     node.backward, node.normalize = 1, int(normalize)
@@ -136,9 +136,15 @@ def backward(
 
 
 def _to(dtype: torch.dtype, walks) -> list:
-    """The same walks over tensors of another type, one for each tensor there is."""
-    tensors = {id(walk.tensor): walk.tensor.to(dtype) for walk in walks}
-    return [walk._replace(tensor=tensors[id(walk.tensor)]) for walk in walks]
+    """The same walks over memory of another type, one for each tensor there is."""
+    memory = {id(walk.tensor): _memory(walk.tensor).to(dtype) for walk in walks}
+    return [walk._replace(tensor=memory[id(walk.tensor)]) for walk in walks]
+
+
+def _memory(x: Tensor) -> Tensor:
+    """All that lies between the first and the last element of x, in one dimension."""
+    reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.as_strided((reach + 1,), (1,))
 
 
 def _pointer(walk) -> int:

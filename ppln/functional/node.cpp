@@ -1,8 +1,9 @@
 // The fused node on the CPU, behind a plain C interface: no torch, no Python, no OpenMP to link against.
 //
-// node.h is written with the vector types of GCC and Clang, and compiled three times, for AVX-512, for AVX2 and for any processor, and the best one this
-// processor has is chosen at run time. Threads: a caller that has a thread pool passes its way to run
-// one (libgomp's GOMP_parallel, which torch has loaded); otherwise threads live as long as the call.
+// node.h is written with the vector types of GCC and Clang. It is compiled three times, for AVX-512, for
+// AVX2 and for any processor, and the best one that this processor has is chosen at run time. Threads: a
+// caller that has a pool passes the way to run it (libgomp's GOMP_parallel, which torch has loaded);
+// otherwise threads live as long as the call.
 
 #include <pthread.h>
 
@@ -16,6 +17,7 @@
 
 struct Strides {  // in elements
   int64_t batch, segment, row, element;
+  int64_t at(int64_t b, int64_t r, int64_t e) const { return b * batch + r * row + e * element; }
 };
 
 struct Node {  // field for field as in cpu.py

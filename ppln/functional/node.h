@@ -127,11 +127,33 @@ INLINE void store(void* base, int64_t offset, int64_t step, int count, V x) {
 // a stage depend on each other in long chains, and those of different vectors overlap.
 constexpr int BLOCK = 8;
 
-// What is known of the potentials of a vector: for each segment k, entry [k * BLOCK] of each array.
+// An entry for each segment of one vector's potentials; those of a block's vectors lie side by side.
+template <typename V>
+struct Column {
+  V* first;
+  INLINE V& operator[](int k) const { return first[k * BLOCK]; }
+};
+
+// What is known of one vector's potentials. d_s holds the gradients of the knots, then those of the widths.
 template <typename V>
 struct Potentials {
-  V *m, *b, *s, *knot, *d_m, *d_b, *d_s;
-  INLINE Potentials vector(int u) const { return {m + u, b + u, s + u, knot + u, d_m + u, d_b + u, d_s + u}; }
+  Column<V> m, b, s, knot, d_m, d_b, d_s;
+
+  INLINE Potentials(V* memory, int n, int u)
+      : m{memory + u},
+        b{m.first + n * BLOCK},
+        s{b.first + n * BLOCK},
+        knot{s.first + n * BLOCK},
+        d_m{knot.first + n * BLOCK},
+        d_b{d_m.first + n * BLOCK},
+        d_s{d_b.first + n * BLOCK} {}
+
+  INLINE V middle(int k) const { return k > 0 ? (knot[k] + knot[k - 1]) / 2 : knot[k] / 2; }
+
+  template <typename T>
+  INLINE V jump(int k, T t) const {  // next line - this line
+    return (m[k + 1] - m[k]) * t + (b[k + 1] - b[k]);
+  }
 };
 
 // Slopes, intercepts and raw widths from the coefficients.
@@ -140,9 +162,9 @@ INLINE void read(const Node& node, int n, int64_t offset, int count, const Poten
   const int64_t step = node.coefficients.element;
   for (int k = 0; k < n; ++k) {
     const int64_t here = offset + k * node.coefficients.segment;
-    at.m[k * BLOCK] = hyperbolic_tangent(load<stored>(node.slope, here, step, count));
-    at.b[k * BLOCK] = load<stored>(node.intercept, here, step, count);
-    at.s[k * BLOCK] = load<stored>(node.width, here, step, count);
+    at.m[k] = hyperbolic_tangent(load<stored>(node.slope, here, step, count));
+    at.b[k] = load<stored>(node.intercept, here, step, count);
+    at.s[k] = load<stored>(node.width, here, step, count);
   }
 }
 
@@ -150,17 +172,17 @@ INLINE void read(const Node& node, int n, int64_t offset, int count, const Poten
 template <typename V>
 INLINE void divide(int n, const Potentials<V>& at) {
   V top = at.s[0], sum{}, end{};
-  for (int k = 1; k < n; ++k) top = at.s[k * BLOCK] > top ? at.s[k * BLOCK] : top;
+  for (int k = 1; k < n; ++k) top = at.s[k] > top ? at.s[k] : top;
   for (int k = 0; k < n; ++k) {
-    at.s[k * BLOCK] = exponential_of_negative(at.s[k * BLOCK] - top);
-    sum += at.s[k * BLOCK];
+    at.s[k] = exponential_of_negative(at.s[k] - top);
+    sum += at.s[k];
   }
   const V scale = reciprocal(sum);
   for (int k = 0; k < n; ++k) {
-    at.s[k * BLOCK] *= scale;
-    end += at.s[k * BLOCK];
+    at.s[k] *= scale;
+    end += at.s[k];
     end = end > 1 ? V{} + 1 : end;
-    at.knot[k * BLOCK] = k == n - 1 ? V{} + 1 : end;
+    at.knot[k] = k == n - 1 ? V{} + 1 : end;
   }
 }
 
@@ -169,27 +191,27 @@ INLINE void divide(int n, const Potentials<V>& at) {
 template <typename V>
 struct Place {
   V active;  // 1 where t is in segment k, else 0
-  V next;    // next line - this line, at t
+  V jump;    // next line - this line, at t
   V blend;   // its weight 1 / (1 + exp(temperature |t - knot|)), positive left of the knot, negative right of it
-  V rate;    // d (blend * next) / d t with `next` held: temperature * weight * (1 - weight) * next
+  V rate;    // d (blend * jump) / d t with the jump held: temperature * weight * (1 - weight) * jump
 };
 
 template <typename real, typename V>
 INLINE Place<V> locate(const Node& node, int n, int k, real t, const Potentials<V>& at) {
   const V zero{}, one = zero + 1, now = zero + t;
-  const auto begun = k > 0 ? now >= at.knot[(k - 1) * BLOCK] : now >= now;
-  const auto ended = k < n - 1 ? now >= at.knot[k * BLOCK] : now < now;
+  const auto begun = k > 0 ? now >= at.knot[k - 1] : now >= now;
+  const auto ended = k < n - 1 ? now >= at.knot[k] : now < now;
   Place<V> place{begun & ~ended ? one : zero, zero, zero, zero};
   if (node.temperature > 0 && k < n - 1) {
     const real temperature = real(node.temperature);
-    const auto over = k < n - 2 ? now >= at.knot[(k + 1) * BLOCK] : now < now;
-    const V distance = now - at.knot[k * BLOCK];
+    const auto over = k < n - 2 ? now >= at.knot[k + 1] : now < now;
+    const V distance = now - at.knot[k];
     const V e = exponential_of_negative(temperature * (ended ? -distance : distance));
     const V weight = e * reciprocal(1 + e);
     const V near = begun & ~over ? weight : zero;
-    place.next = (at.m[(k + 1) * BLOCK] - at.m[k * BLOCK]) * t + (at.b[(k + 1) * BLOCK] - at.b[k * BLOCK]);
+    place.jump = at.jump(k, t);
     place.blend = ended ? -near : near;
-    place.rate = temperature * near * (1 - near) * place.next;
+    place.rate = temperature * near * (1 - near) * place.jump;
   }
   return place;
 }
@@ -200,18 +222,15 @@ INLINE void forward_step(const Node& node, int n, int64_t batch, int64_t row, in
   const Strides& mean = node.mean_at;
   V shift{};
   if (node.normalize) {
-    shift = load<result>(node.mean, batch * mean.batch + row * mean.row + start * mean.element, mean.element, count);
-  for (int k = 0; k < n; ++k) {
-      const V middle = k > 0 ? (at.knot[k * BLOCK] + at.knot[(k - 1) * BLOCK]) * real(0.5) : at.knot[0] * real(0.5);
-      shift -= at.s[k * BLOCK] * (at.m[k * BLOCK] * middle + at.b[k * BLOCK]);
-    }
+    shift = load<result>(node.mean, mean.at(batch, row, start), mean.element, count);
+    for (int k = 0; k < n; ++k) shift -= at.s[k] * (at.m[k] * at.middle(k) + at.b[k]);
   }
   for (int64_t i = batch * node.times; i < (batch + 1) * node.times; ++i) {
     const real t = static_cast<const real*>(node.t)[i];
     V value = shift;
-  for (int k = 0; k < n; ++k) {
+    for (int k = 0; k < n; ++k) {
       const Place<V> place = locate(node, n, k, t, at);
-      value += place.active * (at.m[k * BLOCK] * t + at.b[k * BLOCK]) + place.blend * place.next;
+      value += place.active * (at.m[k] * t + at.b[k]) + place.blend * place.jump;
     }
     store<result>(node.out, (i * node.rows + row) * node.length + start, 1, count, value);
   }
@@ -221,21 +240,21 @@ template <typename stored, typename result, typename real, typename V>
 INLINE void backward_step(const Node& node, int n, int64_t batch, int64_t row, int64_t start, int count,
                           const Potentials<V>& at, double* d_t) {
   const Strides &into = node.gradients, &mean = node.mean_at;
-  for (int k = 0; k < n; ++k) at.d_m[k * BLOCK] = at.d_b[k * BLOCK] = at.d_s[k * BLOCK] = V{};
+  for (int k = 0; k < n; ++k) at.d_m[k] = at.d_b[k] = at.d_s[k] = V{};
 
   V total{};
   for (int64_t i = batch * node.times; i < (batch + 1) * node.times; ++i) {
     const real t = static_cast<const real*>(node.t)[i];
     const V grad = load<result>(node.out, (i * node.rows + row) * node.length + start, 1, count);
     V before{}, speed{};
-  for (int k = 0; k < n; ++k) {
+    for (int k = 0; k < n; ++k) {
       const Place<V> place = locate(node, n, k, t, at);
       const V weight = place.active + before - place.blend;
       before = place.blend;
-      at.d_b[k * BLOCK] += grad * weight;
-      at.d_m[k * BLOCK] += grad * weight * t;
-      at.d_s[k * BLOCK] -= grad * place.rate;
-      speed += weight * at.m[k * BLOCK] + place.rate;
+      at.d_b[k] += grad * weight;
+      at.d_m[k] += grad * weight * t;
+      at.d_s[k] -= grad * place.rate;
+      speed += weight * at.m[k] + place.rate;
     }
     total += grad;
     if (d_t) {
@@ -247,29 +266,27 @@ INLINE void backward_step(const Node& node, int n, int64_t batch, int64_t row, i
   }
 
   if (node.normalize) {
-  for (int k = 0; k < n; ++k) {
-      const V middle = k > 0 ? (at.knot[k * BLOCK] + at.knot[(k - 1) * BLOCK]) * real(0.5) : at.knot[0] * real(0.5);
-      at.d_b[k * BLOCK] -= total * at.s[k * BLOCK];
-      at.d_m[k * BLOCK] -= total * at.s[k * BLOCK] * middle;
-      if (k < n - 1)  // moving the knot to the right swaps the next line for this one there
-        at.d_s[k * BLOCK] += total * ((at.m[(k + 1) * BLOCK] - at.m[k * BLOCK]) * at.knot[k * BLOCK] + (at.b[(k + 1) * BLOCK] - at.b[k * BLOCK]));
+    for (int k = 0; k < n; ++k) {
+      at.d_b[k] -= total * at.s[k];
+      at.d_m[k] -= total * at.s[k] * at.middle(k);
+      // Moving the knot to the right swaps the next line for this one there.
+      if (k < n - 1) at.d_s[k] += total * at.jump(k, at.knot[k]);
     }
     if (node.d_mean)
-      store<result>(node.d_mean, batch * mean.batch + row * mean.row + start * mean.element, mean.element, count, total);
+      store<result>(node.d_mean, mean.at(batch, row, start), mean.element, count, total);
   }
   // From knots to widths (a sum over the knots that come after), then through the softmax and the tanh.
   V after{}, common{};
   for (int k = n - 1; k >= 0; --k) {
-    after += at.d_s[k * BLOCK];
-    at.d_s[k * BLOCK] = after;
-    common += at.s[k * BLOCK] * after;
+    after += at.d_s[k];
+    at.d_s[k] = after;
+    common += at.s[k] * after;
   }
-  const int64_t first = batch * into.batch + row * into.row + start * into.element;
   for (int k = 0; k < n; ++k) {
-    const int64_t here = first + k * into.segment;
-    store<stored>(node.d_slope, here, into.element, count, at.d_m[k * BLOCK] * (1 - at.m[k * BLOCK] * at.m[k * BLOCK]));
-    store<stored>(node.d_intercept, here, into.element, count, at.d_b[k * BLOCK]);
-    store<stored>(node.d_width, here, into.element, count, at.s[k * BLOCK] * (at.d_s[k * BLOCK] - common));
+    const int64_t here = into.at(batch, row, start) + k * into.segment;
+    store<stored>(node.d_slope, here, into.element, count, at.d_m[k] * (1 - at.m[k] * at.m[k]));
+    store<stored>(node.d_intercept, here, into.element, count, at.d_b[k]);
+    store<stored>(node.d_width, here, into.element, count, at.s[k] * (at.d_s[k] - common));
   }
 }
 
@@ -284,24 +301,26 @@ template <int SEGMENTS, typename stored, typename result, typename real>
 void run(const Node& node, int64_t first, int64_t last, void* memory, double* d_t) {
   using V = typename Lanes<real>::value;
   constexpr int lanes = Lanes<real>::count;
-  const int n = SEGMENTS ? SEGMENTS : int(node.segments), size = n * BLOCK;
-  V* a = static_cast<V*>(memory);
-  const Potentials<V> all{a, a + size, a + 2 * size, a + 3 * size, a + 4 * size, a + 5 * size, a + 6 * size};
-  const int64_t blocks = blocks_of(node), step = node.coefficients.element;
+  const int n = SEGMENTS ? SEGMENTS : int(node.segments);
+  const int64_t blocks = blocks_of(node);
   for (int64_t block = first; block < last; ++block) {
-    const int64_t line = block / blocks, start = block % blocks * (BLOCK * lanes);
-    const int64_t batch = line / node.rows, row = line % node.rows, left = node.length - start;
+    const int64_t line = block / blocks, start = block % blocks * (BLOCK * lanes), left = node.length - start;
+    const int64_t batch = line / node.rows, row = line % node.rows;
     const int vectors = left < BLOCK * lanes ? int((left + lanes - 1) / lanes) : BLOCK;
-    const int64_t offset = batch * node.coefficients.batch + row * node.coefficients.row + start * step;
     const auto count = [&](int u) { return left - u * lanes < lanes ? int(left - u * lanes) : lanes; };
-    for (int u = 0; u < vectors; ++u) read<stored>(node, n, offset + u * lanes * step, count(u), all.vector(u));
-    for (int u = 0; u < vectors; ++u) divide(n, all.vector(u));
+    V* at = static_cast<V*>(memory);
     for (int u = 0; u < vectors; ++u) {
+      const int64_t offset = node.coefficients.at(batch, row, start + u * lanes);
+      read<stored>(node, n, offset, count(u), Potentials<V>(at, n, u));
+    }
+    for (int u = 0; u < vectors; ++u) divide(n, Potentials<V>(at, n, u));
+    for (int u = 0; u < vectors; ++u) {
+      const Potentials<V> known(at, n, u);
       const int64_t here = start + u * lanes;
       if (node.backward)
-        backward_step<stored, result, real>(node, n, batch, row, here, count(u), all.vector(u), d_t);
+        backward_step<stored, result, real>(node, n, batch, row, here, count(u), known, d_t);
       else
-        forward_step<stored, result, real>(node, n, batch, row, here, count(u), all.vector(u));
+        forward_step<stored, result, real>(node, n, batch, row, here, count(u), known);
     }
   }
 }

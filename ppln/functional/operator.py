@@ -69,6 +69,8 @@ def _outermost_first(strides: Sequence[int]) -> list[int]:
 
 def _rows(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, int, int, int] | None:
     """Dimensions as R rows of L elements: R, L and their strides; None where they do not lie so."""
+    if 0 in sizes:
+        return 0, 0, 0, 0
     runs: list[list[int]] = []  # size and stride of evenly spaced elements, innermost first
     for d in reversed(_outermost_first(strides)):
         if sizes[d] == 1:
@@ -93,14 +95,14 @@ def unpack(
 
 
 def _walk_packed(x: Tensor, segments: int, maps: int, groups: int) -> tuple[list[Walk], Layout]:
-    """What `unpack` views (slope, intercept, width, mean), and the layout of the output [B, C, *]."""
+    """What `unpack` views (slope, intercept, width, the mean if there is one), and the output's layout."""
     (batch, channel, *space), channels = x.stride(), x.shape[1] // (groups * maps)  # channels of a group
     sizes = groups, channels, *x.shape[2:]
     lie = _rows(sizes, (maps * channels * channel, channel, *space))
     assert lie is not None, "contiguous, channels first or last"
     rows, length, row, element = lie
-    starts = range(0, maps * channels * channel, segments * channels * channel)
-    walks = [Walk(x, start, batch, channels * channel, row, element) for start in starts]
+    segment = channels * channel
+    walks = [Walk(x, k * segments * segment, batch, segment, row, element) for k in range(4)]
     return walks, Layout(_outermost_first((channel, *space)), rows, length)
 
 

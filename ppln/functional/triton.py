@@ -21,13 +21,13 @@ _PORTABLE = tl.constexpr(INTERPRETED)
 
 
 @triton.jit
-def _exp(x):
-    # The plain instruction: tl.exp adds three more to get denormal results right, which nothing here needs.
+def _exp2(x):
+    # The plain instruction: tl.exp2 adds more to get denormal results right, which nothing here needs.
     if _PORTABLE or x.dtype == tl.float64:
-        return tl.exp(x)
+        return tl.exp(x * 0.6931471805599453)
     else:
         return tl.inline_asm_elementwise(
-            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x * 1.4426950408889634], tl.float32, is_pure=True, pack=1
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
         )
 
 
@@ -44,8 +44,7 @@ def _reciprocal(x):
 @triton.jit
 def _tanh(x, STORED: tl.constexpr):
     a = tl.abs(x)
-    e = _exp(-2 * a)
-    magnitude = (1 - e) * _reciprocal(1 + e)
+    magnitude = 2 * _reciprocal(1 + _exp2(a * -2.8853900817779268)) - 1
     if STORED == tl.float32:
         # Near 0 the difference above cancels: there, an odd polynomial. Shorter types do not notice.
         q = a * a
@@ -68,7 +67,7 @@ def _predict(slope, intercept, width, at, segment, inside, N: tl.constexpr, REAL
     powers, slopes = (), ()
     total = tl.zeros_like(top)
     for k in tl.static_range(N):
-        powers = powers + (_exp(s[k] - top),)
+        powers = powers + (_exp2((s[k] - top) * 1.4426950408889634),)
         slopes = slopes + (_tanh(m[k], slope.dtype.element_ty),)
         total += powers[k]
     scale = _reciprocal(total)
@@ -107,7 +106,7 @@ def _locate(m, b, knot, t, temperature, k: tl.constexpr, N: tl.constexpr, SMOOTH
     jump, blend, rate = zero, zero, zero
     if SMOOTH and k < N - 1:
         over = t < 0 if k == N - 2 else t >= knot[k + 1]
-        e = _exp(-temperature * tl.abs(knot[k] - t))
+        e = _exp2(tl.abs(knot[k] - t) * (temperature * -1.4426950408889634))
         weight = tl.where(begun & ~over, e * _reciprocal(1 + e), zero)
         jump = (m[k + 1] - m[k]) * t + (b[k + 1] - b[k])
         blend = tl.where(ended, -weight, weight)
@@ -116,12 +115,20 @@ def _locate(m, b, knot, t, temperature, k: tl.constexpr, N: tl.constexpr, SMOOTH
 
 
 @triton.jit
-def _place(R, L, row_stride, element_stride, BLOCK: tl.constexpr):
-    """The sample and the outputs of this program: b, their dense index, whether they exist, and an offset."""
+def _place(R, L, LENGTH: tl.constexpr, BLOCK: tl.constexpr):
+    """The outputs of this program: their sample, row and place in it, dense index, and whether they exist.
+
+    LENGTH is L where it is short, so that the division is by a constant, else 0.
+    """
     blocks = tl.cdiv(R * L, BLOCK)
     batch = tl.program_id(0) // blocks
     dense = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
-    return batch, dense, dense < R * L, (dense // L) * row_stride + (dense % L) * element_stride
+    if R == 1:
+        return batch, tl.zeros_like(dense), dense, dense, dense < R * L
+    elif LENGTH > 0:
+        return batch, dense // LENGTH, dense % LENGTH, dense, dense < R * L
+    else:
+        return batch, dense // L, dense % L, dense, dense < R * L
 
 
 @triton.jit
@@ -151,9 +158,11 @@ def _forward(
     SMOOTH: tl.constexpr,
     NORMALIZE: tl.constexpr,
     REAL: tl.constexpr,
+    LENGTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    batch, dense, inside, at = _place(R, L, in_row, in_element, BLOCK)
+    batch, row, element, dense, inside = _place(R, L, LENGTH, BLOCK)
+    at = row * in_row + element * in_element
     far = batch.to(tl.int64)  # within a sample 32 bits are enough for an offset, between samples not
     m, b, s, knot = _predict(
         slope + slope_start + far * in_batch,
@@ -167,7 +176,7 @@ def _forward(
     )
     shift = tl.zeros([BLOCK], REAL)
     if NORMALIZE:
-        at_mean = (dense // L) * mean_row + (dense % L) * mean_element
+        at_mean = row * mean_row + element * mean_element
         shift += tl.load(mean + mean_start + far * mean_batch + at_mean, mask=inside, other=0.0).to(REAL)
         for k in tl.static_range(N):
             shift -= s[k] * (m[k] * _middle(knot, k) + b[k])
@@ -220,9 +229,11 @@ def _backward(
     NEEDS_MEAN: tl.constexpr,
     NEEDS_T: tl.constexpr,
     REAL: tl.constexpr,
+    LENGTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    batch, dense, inside, at = _place(R, L, in_row, in_element, BLOCK)
+    batch, row, element, dense, inside = _place(R, L, LENGTH, BLOCK)
+    at = row * in_row + element * in_element
     far = batch.to(tl.int64)
     m, b, s, knot = _predict(
         slope + slope_start + far * in_batch,
@@ -259,9 +270,9 @@ def _backward(
             place = (far * T + i) * blocks + tl.program_id(0) % blocks
             tl.store(d_t + place, tl.sum(tl.where(inside, g * speed, zero)))
 
-    to = (dense // L) * out_row + (dense % L) * out_element
+    to = row * out_row + element * out_element
     if NEEDS_MEAN:
-        at_mean = (dense // L) * mean_row + (dense % L) * mean_element
+        at_mean = row * mean_row + element * mean_element
         tl.store(
             d_mean + d_mean_start + far * mean_batch + at_mean, total.to(d_mean.dtype.element_ty), mask=inside
         )
@@ -314,6 +325,7 @@ def forward(size, coefficients, t: Tensor, mean, temperature: float | None, out:
             SMOOTH=temperature is not None,
             NORMALIZE=mean is not None,
             REAL=_real(t),
+            LENGTH=size.length if size.length <= 1024 else 0,
             BLOCK=block,
             num_warps=_WARPS,
         )
@@ -355,6 +367,7 @@ def backward(
             NEEDS_MEAN=grad_mean is not None,
             NEEDS_T=grad_t is not None,
             REAL=_real(t),
+            LENGTH=size.length if size.length <= 1024 else 0,
             BLOCK=block,
             num_warps=_WARPS,
         )

@@ -6,7 +6,7 @@ this thread finds it while the original forward runs. Where t is [B, T], x is re
 each time stamp and the result folded back, since a forward written for one batch dimension takes no other.
 
 One limit: inside `torch.utils.checkpoint` a layer is run again during backward, when the network is not; put
-the checkpoint around the whole converted network, or pass t to its layers yourself.
+the checkpoint around the whole converted network, or `ppln.nn.at_time(t)` around the backward pass.
 """
 
 import copy
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from ppln import functional
-from ppln.nn.layers import PPConv1d, PPConv2d, PPConv3d, PPConvTranspose2d, PPLinear, _PPLayer, time
+from ppln.nn.layers import PPConv1d, PPConv2d, PPConv3d, PPConvTranspose2d, PPLinear, _PPLayer, at_time
 
 _PP_TYPES: dict[type[nn.Module], type[_PPLayer]] = {
     nn.Linear: PPLinear,
@@ -124,7 +124,7 @@ class _Converted(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor | float, *args: Any, **kwargs: Any) -> Any:
         times, many = functional.as_times(t, x.shape[0], x)
-        with time(times.reshape(-1) if many else t):
+        with at_time(times.reshape(-1) if many else t):
             if many:
                 x = x.repeat_interleave(times.shape[1], 0)
             y = super().forward(x, *args, **kwargs)

@@ -31,7 +31,7 @@ _clock = _Clock()
 
 
 @contextmanager
-def time(t: Tensor | float) -> Iterator[None]:
+def at_time(t: Tensor | float) -> Iterator[None]:
     """Within this context, PP layers that are called without t use this one."""
     before, _clock.t = _clock.t, t
     try:

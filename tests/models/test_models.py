@@ -42,15 +42,6 @@ RELEASED = {
 B, T = 2, 3
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Networks this small only wait for a second one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def small(name: str, seed: int = 0, **options) -> nn.Module:
     """In eval mode and float64, all weights and statistics at work, the wide ones made narrow."""
     if name.startswith("deblur"):

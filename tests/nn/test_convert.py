@@ -22,15 +22,6 @@ from ppln.nn import PPConv1d, PPConv2d, PPConv3d, PPConvTranspose2d, PPLinear
 B, T = 4, 3
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors this small only wait for a second one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)

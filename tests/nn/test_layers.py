@@ -24,21 +24,7 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4}
 needs_kernel = pytest.mark.skipif(not cpu.AVAILABLE, reason="the fused kernel is not built")
 
 
-@pytest.fixture(autouse=True)
-def fresh_memory_is_nan():
-    """A value that nobody wrote shows: torch fills new memory with NaN in this mode."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors this small only wait for a second one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("fresh_memory_is_nan")
 
 
 def randomize(layer: nn.Module, seed: int = 0) -> nn.Module:

@@ -23,15 +23,6 @@ LAYERS = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors this small only wait for a second one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def build(name: str, **options):
     """A layer with all its coefficients at work, and an input."""
     make, size = LAYERS[name]

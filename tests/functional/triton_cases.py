@@ -1,0 +1,148 @@
+"""The Triton kernel against the float64 reference: run by test_triton.py, in a process of its own.
+
+On a GPU where there is one, else in Triton's interpreter (TRITON_INTERPRET=1). The grid is small: the
+interpreter is slow, and on a GPU every combination of types, options and special strides is compiled anew.
+"""
+
+import pytest
+import torch
+from comparison import (
+    assert_equals_reference,
+    assert_packed_equals_parts,
+    assert_the_last_segment_holds_at_one,
+    blend_inputs,
+    dyadic_inputs,
+    laid_out,
+    packed_inputs,
+    random_inputs,
+    store,
+)
+
+from ppln.functional import piecewise_linear
+from ppln.functional.triton import INTERPRETED
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+pytestmark = pytest.mark.usefixtures("fresh_memory_is_nan")
+
+
+def check(inputs, temperature, **options):
+    return assert_equals_reference(inputs, temperature, "triton", device=DEVICE, **options)
+
+
+def test_where_it_runs():
+    assert (DEVICE == "cuda") != INTERPRETED
+
+
+@pytest.mark.parametrize("temperature", [None, 1.0, 100.0, 1e4])
+@pytest.mark.parametrize("segments", [1, 2, 3, 8, 20])
+def test_segments_and_temperatures(segments, temperature):
+    check(random_inputs(segments, (63,)), temperature)
+
+
+@pytest.mark.parametrize("size", [1, 7, 999])
+def test_awkward_sizes(size):
+    check(random_inputs(3, (size,)), 100.0)
+
+
+@pytest.mark.parametrize("segments", [3, 20])
+def test_without_a_mean(segments):
+    x = random_inputs(segments, (63,))
+    del x["mean"]
+    check(x, 100.0)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "contiguous",
+        "channels last",
+        "batch innermost",
+        "every other in width",
+        "part of a row",
+        "expanded in width",
+        "each another",
+    ],
+)
+def test_memory_layouts(layout):
+    check(laid_out(random_inputs(3, (4, 5, 6)), layout, "channels last"), 100.0)
+
+
+def test_memory_layouts_of_other_types():
+    x = random_inputs(3, (4, 5, 6), dtype=torch.float16, mean_dtype=torch.float32)
+    check(laid_out(x, "part of a row", "channels last"), 100.0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mean_dtype"),
+    [
+        (torch.float64, torch.float64),
+        (torch.bfloat16, torch.bfloat16),
+        (torch.float16, torch.float16),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_types(dtype, mean_dtype):
+    check(random_inputs(3, (63,), dtype=dtype, mean_dtype=mean_dtype), 100.0)
+
+
+@pytest.mark.parametrize("temperature", [None, 100.0])
+@pytest.mark.parametrize("segments", [2, 8])
+def test_t_on_knots(segments, temperature):
+    check(dyadic_inputs(segments), temperature, knots_exact=True)
+
+
+@pytest.mark.parametrize("temperature", [100.0, 1e4])
+def test_within_the_blend_of_a_knot(temperature):
+    check(blend_inputs(3, temperature, batch=6), temperature, knots_exact=True)
+
+
+def test_all_of_time_in_one_segment():
+    for winner in range(3):
+        x = random_inputs(3, (63,))
+        x["width"] = torch.full_like(x["width"], -1e4)
+        x["width"][:, winner] = 1e4
+        x["t"] = torch.rand_like(x["t"]) * 0.8 + 0.1
+        check(x, 100.0)
+
+
+def test_the_last_segment_holds_at_one():
+    assert_the_last_segment_holds_at_one(8, "triton", device=DEVICE)
+
+
+def test_shapes_of_t():
+    x = random_inputs(3, (63,))
+    x["t"] = x["t"][:, 1].clone()
+    assert check(x, 100.0).shape == (2, 63)
+    x["t"] = torch.tensor(0.375)
+    value = check(x, 100.0)
+    there = {name: v.to(DEVICE) for name, v in x.items()} | {"t": 0.375}
+    assert torch.equal(piecewise_linear(**there, temperature=100.0, backend="triton"), value)
+
+
+@pytest.mark.parametrize(("batch", "rest"), [(0, (3,)), (2, (3, 0, 4))], ids=str)
+def test_nothing_to_do(batch, rest):
+    check(random_inputs(3, rest, batch=batch), 100.0)
+
+
+@pytest.mark.parametrize("wanted", ["slope", "t", "mean"])
+def test_gradients_nobody_asks_for(wanted):
+    x = {name: v.to(DEVICE) for name, v in random_inputs(3, (63,)).items()}
+    grads = []
+    for names in (list(x), [wanted]):
+        given = {name: v.clone().requires_grad_(name in names) for name, v in x.items()}
+        value = piecewise_linear(**given, temperature=100.0, backend="triton")
+        grads.append(torch.autograd.grad(value.sum(), given[wanted])[0])
+    assert torch.equal(*grads)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1)], ids=str)
+@pytest.mark.parametrize(("maps", "observed"), [(10, False), (10, True), (9, True), (9, False)])
+def test_packed(maps, observed, order):
+    x = packed_inputs(maps, (5, 6))
+    x["coefficients"] = store(x["coefficients"], order)
+    if not observed:
+        del x["mean"]
+    assert_packed_equals_parts(x, (3, maps, 2), 100.0, "triton", DEVICE)

@@ -17,7 +17,7 @@ CPU = [
     Bench("layer"),
     Bench("layer", loss=True, compile=False),
     Bench("layer", times=14, compile=False),
-    Bench("model", channels=16, height=90, width=120, compile=False, rounds=5),
+    Bench("model", channels=16, height=90, width=120, compile=False, rounds=3),
 ]
 GPU = [
     Bench("node"),
@@ -28,8 +28,8 @@ GPU = [
     Bench("layer", precision="bf16", channels_last=True, compile=False),
     Bench("layer", precision="bf16", channels_last=True, loss=True, compile=False),
     Bench("layer", precision="bf16", channels_last=True, times=14, compile=False),
-    Bench("model", precision="bf16", channels_last=True, compile=False, rounds=12),
-    Bench("model", precision="bf16", compile=False, rounds=12),
+    Bench("model", precision="bf16", channels_last=True, compile=False, rounds=8),
+    Bench("model", precision="bf16", compile=False, rounds=8),
 ]
 
 

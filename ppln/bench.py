@@ -55,7 +55,7 @@ class Bench:
     which favours the bare convolution: nothing has to make the gradient of its ten times as many maps."""
     compile: bool = True
     """Also time torch.compile of the eager node (slow to start)."""
-    rounds: int = 30
+    rounds: int = 15
     """Turns that each variant takes."""
     out: Path | None = None
     """Write the figures here, as JSON."""
@@ -270,36 +270,41 @@ def _autocast(bench: Bench, device: str):
 
 
 def _measure(variants: dict[str, Step], device: str, rounds: int) -> dict[str, dict[str, float]]:
-    """Median milliseconds and peak MiB of a step of each variant; they take turns."""
-    peaks = {}
+    """Median milliseconds and peak MiB of a step of each variant. They take turns, of a tenth of a second
+    or one step, so that each runs in the state it leaves behind and not in another's."""
+    peaks, steps = {}, {}
     for name, step in variants.items():
         for _ in range(3):  # compile, allocate, choose algorithms
             step()
         peaks[name] = (_peak(step, device) + getattr(step, "starts_from", 0)) / 2**20
+        steps[name] = max(1, round(0.1 / _timed(step, 1, device)))
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, step in variants.items():
-            seconds[name].append(_timed(step, device))
+            seconds[name].append(_timed(step, steps[name], device))
     return {
         name: {"ms": 1e3 * statistics.median(s), "fastest_ms": 1e3 * min(s), "peak_mib": peaks[name]}
         for name, s in seconds.items()
     }
 
 
-def _timed(step: Step, device: str) -> float:
+def _timed(step: Step, steps: int, device: str) -> float:
+    """Seconds for a step, over a few."""
     if device == "cpu":
         start = time.perf_counter()
-        step()
-        return time.perf_counter() - start
+        for _ in range(steps):
+            step()
+        return (time.perf_counter() - start) / steps
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
-    for _ in range(2):  # keep the GPU busy while the one to be timed is queued
+    for _ in range(2):  # keep the GPU busy while those to be timed are queued
         step()
     begin.record()
-    step()
+    for _ in range(steps):
+        step()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / 1e3
+    return begin.elapsed_time(end) / steps / 1e3
 
 
 def _peak(step: Step, device: str) -> float:

@@ -58,7 +58,7 @@ def piecewise_linear(
     if backend == "reference":
         out = reference.evaluate(slope, intercept, width, times, mean, temperature)
     else:
-        out = torch.ops.ppln.node(slope, intercept, width, times, mean, temperature, backend)
+        out = operator.node(slope, intercept, width, times, mean, temperature, backend)
     return out if per_sample else out.squeeze(1)
 
 
@@ -79,7 +79,7 @@ def evaluate_packed(
             own_mean = mean.unflatten(1, (groups, -1))
         out = reference.evaluate(slope, intercept, width, times, own_mean, temperature)
         return out.flatten(2, 3)
-    return torch.ops.ppln.packed(coefficients, times, mean, segments, maps, groups, temperature, backend)
+    return operator.packed(coefficients, times, mean, segments, maps, groups, temperature, backend)
 
 
 def as_times(

@@ -5,6 +5,7 @@ The arguments are those operator.py makes: a Size; Walks over the coefficients [
 """
 
 import ctypes
+import mmap
 import os
 from functools import cache
 from pathlib import Path
@@ -23,7 +24,9 @@ _NATIVE = {  # (coefficients, out and mean)
     (torch.bfloat16, torch.bfloat16),
     (torch.bfloat16, torch.float32),
 }
-_LEAST_PER_THREAD = 8192  # outputs times time stamps for which a second thread is worth its start
+_LEAST_PER_PART = 8192  # outputs times time stamps for which a second thread is worth its start
+_MOST_PARTS = 64
+_LARGE_PAGE = 1 << 21  # bytes
 
 
 class _Strides(ctypes.Structure):
@@ -37,7 +40,8 @@ class _Node(ctypes.Structure):  # field for field as in node.cpp
         *((name, ctypes.c_int64) for name in ("batches", "segments", "times", "rows", "length")),
         *((name, _Strides) for name in ("coefficients", "gradients", "mean_at")),
         ("temperature", ctypes.c_double),
-        *((name, ctypes.c_int32) for name in ("stored", "result", "backward", "normalize", "threads")),
+        *((name, ctypes.c_int32) for name in ("stored", "result", "backward", "normalize")),
+        *((name, ctypes.c_int32) for name in ("threads", "parts")),
         ("parallel", ctypes.c_void_p),
     ]
 
@@ -51,6 +55,7 @@ def _load() -> ctypes.CDLL | None:
     return None
 
 
+_libc = ctypes.CDLL(None)
 _library = _load()
 AVAILABLE = _library is not None
 
@@ -70,7 +75,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def _openmp() -> int | None:
     """Where torch's own OpenMP starts its threads: a pool of our own would fight it for the cores."""
     try:
-        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p).value
+        return ctypes.cast(_libc.GOMP_parallel, ctypes.c_void_p).value
     except (AttributeError, OSError):
         return None
 
@@ -121,6 +126,8 @@ def backward(
         for target, value in zip(targets, wider, strict=True):
             _memory(target.tensor).copy_(value.tensor)
         return
+    for memory in {id(walk.tensor): walk.tensor for walk in gradients}.values():
+        _in_large_pages(memory)
     node = _describe(size, coefficients, t, temperature, grad)
     node.backward, node.normalize = 1, int(normalize)
     node.d_slope, node.d_intercept, node.d_width = map(_pointer, gradients)
@@ -128,7 +135,7 @@ def backward(
     if grad_mean is not None:
         node.d_mean, node.mean_at = _pointer(grad_mean), _strides(grad_mean)
     if grad_t is not None:
-        partial = torch.zeros(node.threads, *t.shape, dtype=torch.float64)
+        partial = torch.zeros(node.parts, *t.shape, dtype=torch.float64)
         node.d_t = partial.data_ptr()
     _run(node, level)
     if grad_t is not None:
@@ -147,6 +154,14 @@ def _memory(x: Tensor) -> Tensor:
     return x.as_strided((reach + 1,), (1,))
 
 
+def _in_large_pages(x: Tensor) -> None:
+    """Ask for new memory in pages of 2 MiB: a gradient of many maps is thousands of page faults otherwise."""
+    start = -(-x.data_ptr() // _LARGE_PAGE) * _LARGE_PAGE
+    length = (x.data_ptr() + x.nbytes - start) // _LARGE_PAGE * _LARGE_PAGE
+    if length > 0 and hasattr(mmap, "MADV_HUGEPAGE"):
+        _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)
+
+
 def _pointer(walk) -> int:
     return walk.tensor.data_ptr() + walk.start * walk.tensor.element_size()
 
@@ -157,6 +172,8 @@ def _strides(walk) -> _Strides:
 
 def _describe(size, coefficients, t: Tensor, temperature: float | None, out: Tensor) -> _Node:
     slope, intercept, width = map(_pointer, coefficients)
+    # The work is divided without regard to the number of threads, so that they do not change its result.
+    parts = max(1, min(_MOST_PARTS, out.numel() // _LEAST_PER_PART))
     return _Node(
         slope=slope,
         intercept=intercept,
@@ -172,7 +189,8 @@ def _describe(size, coefficients, t: Tensor, temperature: float | None, out: Ten
         temperature=temperature or 0.0,
         stored=_TYPES[coefficients[0].tensor.dtype],
         result=_TYPES[out.dtype],
-        threads=max(1, min(torch.get_num_threads(), out.numel() // _LEAST_PER_THREAD)),
+        threads=min(torch.get_num_threads(), parts),
+        parts=parts,
         parallel=None if _forked else _openmp(),
     )
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -24,12 +25,12 @@ struct Node {  // field for field as in cpu.py
   const void *slope, *intercept, *width, *t, *mean;
   void* out;  // forward: the result; backward: its gradient, read. Dense [batch, times, rows, length]
   void *d_slope, *d_intercept, *d_width, *d_mean;
-  double* d_t;  // [threads, batch, times], zeros, or null
+  double* d_t;  // [parts, batch, times], zeros, or null
   int64_t batches, segments, times, rows, length;
   Strides coefficients, gradients, mean_at;  // of the coefficients, their gradients, the mean or its gradient
   double temperature;           // 0: hard segments
   int32_t stored, result;       // Type of the coefficients; of out and mean
-  int32_t backward, normalize, threads;
+  int32_t backward, normalize, threads, parts;
   void (*parallel)(void (*)(void*), void*, unsigned, unsigned);  // GOMP_parallel, or null
 };
 
@@ -105,19 +106,20 @@ struct Job {
   int64_t blocks;
   char* memory;  // scratch of every thread
   size_t scratch;
-  int32_t next;  // which part is to be taken next
+  int32_t workers, next;  // how many have come, and which part is to be taken next
 };
 
 void work(void* argument) {
   Job& job = *static_cast<Job*>(argument);
   const Node& node = *job.node;
-  // Parts are taken, not assigned, so that all get done however many threads there come to be.
+  char* memory = job.memory + __atomic_fetch_add(&job.workers, 1, __ATOMIC_RELAXED) * job.scratch;
+  // Parts are taken, not assigned: all get done however many threads there come to be, and however fast.
   for (;;) {
     const int64_t part = __atomic_fetch_add(&job.next, 1, __ATOMIC_RELAXED);
-    if (part >= node.threads) return;
-    const int64_t first = job.blocks * part / node.threads, last = job.blocks * (part + 1) / node.threads;
+    if (part >= node.parts) return;
+    const int64_t first = job.blocks * part / node.parts, last = job.blocks * (part + 1) / node.parts;
     double* d_t = node.d_t ? node.d_t + part * node.batches * node.times : nullptr;
-    job.kernel.run(node, first, last, job.memory + part * job.scratch, d_t);
+    job.kernel.run(node, first, last, memory, d_t);
   }
 }
 
@@ -139,7 +141,7 @@ int32_t ppln_node_run(const Node* node, int32_t level) {
   const size_t scratch = size_t(7 * node->segments * plain::BLOCK) * 64;
   char* memory = static_cast<char*>(std::aligned_alloc(64, scratch * size_t(node->threads)));
   if (!memory) return 1;
-  Job job{node, kernel, node->batches * node->rows * kernel.blocks(*node), memory, scratch, 0};
+  Job job{node, kernel, node->batches * node->rows * kernel.blocks(*node), memory, scratch, 0, 0};
   if (node->threads == 1) {
     work(&job);
   } else if (node->parallel) {

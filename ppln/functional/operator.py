@@ -12,7 +12,7 @@ Dimensions: B batch, N segments, T time stamps, G groups, C channels, K = 3N (+ 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -135,6 +135,15 @@ def _kernels(backend: str):
     return cpu
 
 
+def _direct(x: Tensor) -> bool:
+    """Whether a call may go past torch's dispatcher, which takes longer than a small node.
+
+    Not under a compiler, with a subclass of Tensor, or in a mode that wants to see every operator.
+    """
+    plain = type(x) is Tensor or type(x) is torch.nn.Parameter
+    return plain and not (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack())
+
+
 # ppln::node: slope, intercept and width [B, N, *] in three tensors.
 
 
@@ -199,7 +208,10 @@ def _node_context(ctx, inputs, output):
 
 def _node_autograd(ctx, grad):
     needs_mean, needs_t = ctx.mean_type is not None and ctx.needs_input_grad[4], ctx.needs_input_grad[3]
-    *grads, grad_mean, grad_t = torch.ops.ppln.node_backward(
+    # A backward pass that is itself to be differentiated goes to the operator, which refuses.
+    direct = _direct(grad) and not torch.is_grad_enabled()
+    backward: Any = _node_backward if direct else torch.ops.ppln.node_backward
+    *grads, grad_mean, grad_t = backward(
         grad, *ctx.saved_tensors, ctx.temperature, ctx.mean_type is not None, needs_mean, needs_t, ctx.backend
     )
     grad_mean = grad_mean.to(ctx.mean_type) if needs_mean else None
@@ -283,7 +295,9 @@ def _packed_context(ctx, inputs, output):
 def _packed_autograd(ctx, grad):
     observed = ctx.mean_type is not None
     needs_mean, needs_t = observed and ctx.needs_input_grad[2], ctx.needs_input_grad[1]
-    grad_coefficients, grad_mean, grad_t = torch.ops.ppln.packed_backward(
+    direct = _direct(grad) and not torch.is_grad_enabled()
+    backward: Any = _packed_backward if direct else torch.ops.ppln.packed_backward
+    grad_coefficients, grad_mean, grad_t = backward(
         grad, *ctx.saved_tensors, *ctx.sizes, ctx.temperature, observed, needs_mean, needs_t, ctx.backend
     )
     grad_mean = grad_mean.to(ctx.mean_type) if needs_mean else None
@@ -292,6 +306,38 @@ def _packed_autograd(ctx, grad):
 
 def _no_second_derivative(ctx, *grads):
     raise NotImplementedError("the fused node has first derivatives only; use backend='reference' for more")
+
+
+class _Node(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *inputs):
+        out = _node(*inputs)
+        _node_context(ctx, inputs, out)
+        return out
+
+    backward = staticmethod(_node_autograd)
+
+
+class _Packed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *inputs):
+        out = _packed(*inputs)
+        _packed_context(ctx, inputs, out)
+        return out
+
+    backward = staticmethod(_packed_autograd)
+
+
+def node(*inputs: Any) -> Tensor:
+    """ppln::node, past the dispatcher where only autograd needs to see it."""
+    call: Any = _Node.apply if _direct(inputs[0]) else torch.ops.ppln.node
+    return call(*inputs)
+
+
+def packed(*inputs: Any) -> Tensor:
+    """ppln::packed, likewise."""
+    call: Any = _Packed.apply if _direct(inputs[0]) else torch.ops.ppln.packed
+    return call(*inputs)
 
 
 _library = torch.library.Library("ppln", "DEF")

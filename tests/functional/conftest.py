@@ -12,4 +12,4 @@ def two_threads(one_thread):
 @pytest.fixture
 def split_small_work(monkeypatch):
     """Let small tensors be shared among threads too."""
-    monkeypatch.setattr(cpu, "_LEAST_PER_THREAD", 64)
+    monkeypatch.setattr(cpu, "_LEAST_PER_PART", 64)

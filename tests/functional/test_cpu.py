@@ -131,7 +131,7 @@ PREPARE = """
 import os, sys, torch
 from ppln.functional import cpu, piecewise_linear
 torch.set_num_threads(2)
-cpu._LEAST_PER_THREAD = 64
+cpu._LEAST_PER_PART = 64
 generator = torch.Generator().manual_seed(0)
 slope, intercept, width = torch.randn(3, 2, 3, 1000, generator=generator)
 t = torch.rand(2, 2, generator=generator)

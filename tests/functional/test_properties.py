@@ -135,11 +135,11 @@ def test_an_element_does_not_see_its_neighbours(x, temperature):
 
 @pytest.fixture(scope="module")
 def threads():
-    before, least = torch.get_num_threads(), cpu._LEAST_PER_THREAD
-    cpu._LEAST_PER_THREAD = 1
+    before, least = torch.get_num_threads(), cpu._LEAST_PER_PART
+    cpu._LEAST_PER_PART = 1
     yield
     torch.set_num_threads(before)
-    cpu._LEAST_PER_THREAD = least
+    cpu._LEAST_PER_PART = least
 
 
 @needs_kernel

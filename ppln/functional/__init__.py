@@ -149,7 +149,7 @@ def check_temperature(temperature: float | None) -> None:
 def choose_backend(name: str, like: Tensor) -> str:
     """The backend to run for tensors such as `like`, or a ValueError that says why it cannot."""
     if name == "auto":
-        return _automatic(like.device.type)
+        return _automatic(like.device.type, like.dtype)
     if name not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {name!r}")
     if name == "triton":
@@ -167,7 +167,9 @@ def choose_backend(name: str, like: Tensor) -> str:
     return name
 
 
-def _automatic(device: str) -> str:
+def _automatic(device: str, dtype: torch.dtype) -> str:
+    if device == "cuda" and dtype == torch.float64:
+        return "reference"  # Triton takes the temperature in float32
     if device == "cuda" and HAS_TRITON:
         return "triton"
     if device == "cpu" and cpu.AVAILABLE:

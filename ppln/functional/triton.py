@@ -106,7 +106,7 @@ def _locate(m, b, knot, t, temperature, k: tl.constexpr, N: tl.constexpr, SMOOTH
     jump, blend, rate = zero, zero, zero
     if SMOOTH and k < N - 1:
         over = t < 0 if k == N - 2 else t >= knot[k + 1]
-        e = _exp2(tl.abs(knot[k] - t) * (temperature * -1.4426950408889634))
+        e = _exp2(tl.abs(knot[k] - t) * -1.4426950408889634 * temperature)
         weight = tl.where(begun & ~over, e * _reciprocal(1 + e), zero)
         jump = (m[k + 1] - m[k]) * t + (b[k + 1] - b[k])
         blend = tl.where(ended, -weight, weight)

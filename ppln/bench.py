@@ -64,6 +64,8 @@ class Bench:
 def run(bench: Bench) -> dict[str, Any]:
     """Measure, write the JSON if asked to, and return the figures."""
     device = bench.device if bench.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device 'cuda': torch sees no GPU here; use --device cpu")
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bench.precision != "fp32"
     variants, facts = {"node": _node, "layer": _layer, "model": _model}[bench.what](bench, device)

@@ -8,19 +8,7 @@ import torch
 
 from ppln.cli import main
 
-SMALL = [
-    "--device",
-    "cpu",
-    "--no-compile",
-    "--rounds",
-    "1",
-    "--batch",
-    "1",
-    "--height",
-    "16",
-    "--width",
-    "16",
-]
+SMALL = "--device cpu --no-compile --rounds 1 --batch 2 --height 32 --width 32".split()
 
 
 def run(monkeypatch, *arguments: str) -> None:

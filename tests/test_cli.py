@@ -8,7 +8,19 @@ import torch
 
 from ppln.cli import main
 
-SMALL = "--device cpu --no-compile --rounds 1 --batch 2 --height 32 --width 32".split()
+SMALL = [
+    "--device",
+    "cpu",
+    "--no-compile",
+    "--rounds",
+    "1",
+    "--batch",
+    "2",
+    "--height",
+    "32",
+    "--width",
+    "32",
+]
 
 
 def run(monkeypatch, *arguments: str) -> None:

@@ -113,9 +113,11 @@ def _usual(x: Tensor) -> Tensor:
 
 def _walk_separate(*coefficients: Tensor) -> tuple[list[Walk], Layout]:
     """The three as they are if they lie alike and in rows; else copies that do."""
-    strides = coefficients[0].stride()
-    alike = all(x.stride() == strides for x in coefficients)
-    lie = _rows(coefficients[0].shape[2:], strides[2:]) if alike else None
+    shape, strides = coefficients[0].shape, coefficients[0].stride()
+    # The stride of a dimension of size 1 means nothing, and contiguous() leaves it as it is.
+    matter = [d for d, size in enumerate(shape) if size != 1]
+    alike = all(x.stride(d) == strides[d] for x in coefficients[1:] for d in matter)
+    lie = _rows(shape[2:], strides[2:]) if alike else None
     if lie is None:
         return _walk_separate(*(x.contiguous() for x in coefficients))
     rows, length, row, element = lie

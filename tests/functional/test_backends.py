@@ -335,3 +335,24 @@ def test_packed_types(dtype, mean_dtype, form):
 def test_packed_nothing_to_do(batch, rest):
     x = packed_inputs(10, rest, batch=batch)
     assert assert_packed_equals_parts(x, (3, 10, 2), 100.0, "cpu").shape == (batch, 3, 4, *rest)
+
+
+def test_strides_of_single_dimensions_do_not_matter():
+    """A sample, a segment or a channel taken out of more keeps a stride that its copy has not."""
+    for whole, part in (
+        ((1, 9, 5), lambda x: x[:, :3]),
+        ((2, 4, 5), lambda x: x[:, :1]),
+        ((2, 3, 6, 5), lambda x: x[:, :, 2:3]),
+        ((1, 9, 6, 5), lambda x: x[:, :3, :1]),
+    ):
+        slope = part(torch.randn(whole))
+        inputs = slope, *(torch.randn(slope.shape) for _ in range(2))
+        for order in (inputs, inputs[::-1]):
+            value = piecewise_linear(*order, 0.3, temperature=100.0, backend="cpu")
+            wanted = piecewise_linear(*order, 0.3, temperature=100.0, backend="reference")
+            torch.testing.assert_close(value, wanted)
+            leaves = [x.detach().requires_grad_() for x in order]
+            grads = torch.autograd.grad(
+                piecewise_linear(*leaves, 0.3, temperature=100.0, backend="cpu").sum(), leaves
+            )
+            assert all(g.shape == x.shape and g.isfinite().all() for g, x in zip(grads, leaves, strict=True))

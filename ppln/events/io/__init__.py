@@ -1,0 +1,205 @@
+"""Recordings of every format, through three functions: read_events, iter_events, read_recording.
+
+A format is a module of this folder with two functions:
+
+    matches(path, head)                  does the content look like it? head: the first 4096 bytes, b"" of a folder
+    packets(path, options, only_events)  Header first; then Events, Frames, Triggers and Signals, as they come
+
+Packets are small, CHUNK events at most, so that a file need not fit in memory. Where only_events, the others
+need not be made. A fault of the file is a RecordingError (a ValueError becomes one here); a format's library
+is imported when the first packet is asked for.
+"""
+
+import importlib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ppln.events.events import Events, Sensor, concatenate
+from ppln.events.recording import (
+    Frames,
+    Recording,
+    Signal,
+    Triggers,
+    join_frames,
+    join_signals,
+    join_triggers,
+)
+
+CHUNK = 1 << 20  # events in a packet, at most
+
+# Tried in this order: formats with a mark of their own come before those known by their structure.
+FORMATS = (
+    "aedat4",
+    "aedat2",
+    "rosbag",
+    "evt",
+    "dat",
+    "es",
+    "native",
+    "cups",
+    "dsec",
+    "ddd20",
+    "ddd20_export",
+    "eslnet",
+    "text",
+)
+
+
+class RecordingError(ValueError):
+    """A file that cannot be read as what it claims to be."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What is known before the first event."""
+
+    sensor: Sensor
+    has_events: bool = True
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to read, where the file leaves a choice."""
+
+    sensor: tuple[int, int] | None = None
+    """(height, width), for formats that do not tell; others must agree with it."""
+    camera: int | None = None
+    """Which camera, for files that hold several, from 0."""
+    repair: bool = False
+    """Leave out events outside the sensor or before time 0, sort by time, and warn of what was done."""
+
+
+Packet = Header | Events | Frames | Triggers | Signal
+
+
+def require(library: str, requirement: str, what: str) -> Any:
+    """Import an optional library, or say how to get it."""
+    try:
+        return importlib.import_module(library)
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(f"{what} needs {library}; run: pip install '{requirement}'") from None
+
+
+def detect(path: str | Path) -> str:
+    """The name of the format, told by the content."""
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no recording {path}")
+    head = b""
+    if path.is_file():
+        with path.open("rb") as file:
+            head = file.read(4096)
+        if not head:
+            raise RecordingError(f"{path} is empty")
+    for name in FORMATS:
+        if _module(name).matches(path, head):
+            return name
+    raise RecordingError(f"{path} is of no known format; there are: {', '.join(FORMATS)}")
+
+
+def read_events(path: str | Path, *, format: str | None = None, **options: Any) -> Events:
+    """All events of a recording. `options`: see Options."""
+    header, events, _ = _gather(path, format, Options(**options), only_events=True)
+    return _the_events(path, header, events)
+
+
+def iter_events(
+    path: str | Path, *, window_us: int, format: str | None = None, **options: Any
+) -> Iterator[Events]:
+    """The events in windows of window_us, from the first event on; holds one window and one packet at a time.
+
+    Every event is in exactly one window; windows in which nothing happens come too, empty.
+    """
+    if window_us < 1:
+        raise ValueError(f"window_us is {window_us}; give 1 or more")
+    waiting: list[Events] = []
+    end = None
+    last = 0
+    for packet in _packets(path, format, Options(**options), only_events=True):
+        if isinstance(packet, Header):
+            _the_events(path, packet, [])
+        if not isinstance(packet, Events) or not len(packet):
+            continue
+        if packet.t[0] < last:
+            raise RecordingError(
+                f"{path}: t goes back from {last} to {packet.t[0]} us between two packets, which streaming cannot "
+                "mend; use ppln.read_events with repair=True"
+            )
+        last = int(packet.t[-1])
+        if end is None:
+            end = int(packet.t[0]) + window_us
+        while packet.t[-1] >= end:
+            cut = int(np.searchsorted(packet.t, end))
+            yield concatenate([*waiting, packet[:cut]])
+            waiting, packet, end = [], packet[cut:], end + window_us
+        waiting.append(packet)
+    if waiting:
+        yield concatenate(waiting)
+
+
+def read_recording(path: str | Path, *, format: str | None = None, **options: Any) -> Recording:
+    """Events, frames, triggers and signals, all in memory. `options`: see Options."""
+    name = format or detect(path)
+    header, events, others = _gather(path, name, Options(**options), only_events=False)
+    frames = [packet for packet in others if isinstance(packet, Frames)]
+    triggers = [packet for packet in others if isinstance(packet, Triggers)]
+    signals: dict[str, list[Signal]] = {}
+    for packet in others:
+        if isinstance(packet, Signal):
+            signals.setdefault(packet.name, []).append(packet)
+    try:
+        return Recording(
+            format=name,
+            sensor=header.sensor,
+            events=_the_events(path, header, events) if header.has_events else None,
+            frames=join_frames(frames) if frames else None,
+            triggers=join_triggers(triggers) if triggers else None,
+            signals={name: join_signals(parts) for name, parts in signals.items()},
+        )
+    except RecordingError:
+        raise
+    except ValueError as error:
+        raise RecordingError(f"{path}: {error}") from error
+
+
+def _module(name: str) -> Any:
+    if name not in FORMATS:
+        raise ValueError(f"format {name!r} is not known; there are: {', '.join(FORMATS)}")
+    return importlib.import_module(f"ppln.events.io.{name}")
+
+
+def _packets(path: str | Path, format: str | None, options: Options, only_events: bool) -> Iterator[Packet]:
+    module = _module(format or detect(path))
+    try:
+        yield from module.packets(Path(path), options, only_events)
+    except (RecordingError, FileNotFoundError):
+        raise
+    except (ValueError, OverflowError, struct.error) as error:  # of Events, NumPy, struct: name the file
+        raise RecordingError(f"{path}: {error}") from error
+
+
+def _gather(
+    path: str | Path, format: str | None, options: Options, only_events: bool
+) -> tuple[Header, list[Events], list[Packet]]:
+    header, *packets = _packets(path, format, options, only_events)
+    assert isinstance(header, Header)
+    events = [packet for packet in packets if isinstance(packet, Events) and len(packet)]
+    if options.repair and any(a.t[-1] > b.t[0] for a, b in pairwise(events)):
+        columns = [np.concatenate([getattr(part, name) for part in events]) for name in ("x", "y", "t", "p")]
+        events = [Events.adopt(*columns, header.sensor, repair=True)]
+    return header, events, [packet for packet in packets if not isinstance(packet, Events)]
+
+
+def _the_events(path: str | Path, header: Header, events: list[Events]) -> Events:
+    if not header.has_events:
+        raise RecordingError(f"{path} holds no events; use ppln.read_recording for what it does hold")
+    try:
+        return concatenate(events) if events else Events.empty(header.sensor)
+    except ValueError as error:
+        raise RecordingError(f"{path}: {error}") from error

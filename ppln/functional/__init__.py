@@ -70,16 +70,19 @@ def evaluate_packed(
     maps: int,  # K: 3n (slopes, intercepts, widths), or 3n + 1 (and the regressed mean)
     groups: int,
     temperature: float | None,
+    bias: Tensor | None = None,  # [G * K * C/G] that the coefficients still lack
 ) -> Tensor:  # [B, T, C, *]
     """The node on the output of the one layer that predicts all its coefficients; nothing is copied."""
     backend = choose_backend("auto", coefficients)
+    if bias is not None and not operator.takes_bias(coefficients, groups, mean, backend):
+        coefficients, bias = coefficients.add_(bias.view(-1, *[1] * (coefficients.dim() - 2))), None
     if backend == "reference":
         slope, intercept, width, own_mean = operator.unpack(coefficients, segments, maps, groups)
         if mean is not None:
             own_mean = mean.unflatten(1, (groups, -1))
         out = reference.evaluate(slope, intercept, width, times, own_mean, temperature)
         return out.flatten(2, 3)
-    return operator.packed(coefficients, times, mean, segments, maps, groups, temperature, backend)
+    return operator.packed(coefficients, times, mean, bias, segments, maps, groups, temperature, backend)
 
 
 def as_times(

@@ -5,7 +5,6 @@ The arguments are those operator.py makes: a Size; Walks over the coefficients [
 """
 
 import ctypes
-import mmap
 import os
 from functools import cache
 from pathlib import Path
@@ -26,7 +25,6 @@ _NATIVE = {  # (coefficients, out and mean)
 }
 _LEAST_PER_PART = 8192  # outputs times time stamps for which a second thread is worth its start
 _MOST_PARTS = 64
-_LARGE_PAGE = 1 << 21  # bytes
 
 
 class _Strides(ctypes.Structure):
@@ -126,8 +124,6 @@ def backward(
         for target, value in zip(targets, wider, strict=True):
             _memory(target.tensor).copy_(value.tensor)
         return
-    for memory in {id(walk.tensor): walk.tensor for walk in gradients}.values():
-        _in_large_pages(memory)
     node = _describe(size, coefficients, t, temperature, grad)
     node.backward, node.normalize = 1, int(normalize)
     node.d_slope, node.d_intercept, node.d_width = map(_pointer, gradients)
@@ -152,14 +148,6 @@ def _memory(x: Tensor) -> Tensor:
     """All that lies between the first and the last element of x, in one dimension."""
     reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     return x.as_strided((reach + 1,), (1,))
-
-
-def _in_large_pages(x: Tensor) -> None:
-    """Ask for new memory in pages of 2 MiB: a gradient of many maps is thousands of page faults otherwise."""
-    start = -(-x.data_ptr() // _LARGE_PAGE) * _LARGE_PAGE
-    length = (x.data_ptr() + x.nbytes - start) // _LARGE_PAGE * _LARGE_PAGE
-    if length > 0 and hasattr(mmap, "MADV_HUGEPAGE"):
-        _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)
 
 
 def _pointer(walk) -> int:

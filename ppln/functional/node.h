@@ -76,6 +76,9 @@ INLINE Double exponential_of_negative(Double x) { return each<std::exp>(x); }
 INLINE Double reciprocal(Double x) { return 1.0 / x; }
 INLINE Double hyperbolic_tangent(Double x) { return each<std::tanh>(x); }
 
+INLINE Float negative(Float x) { return (Float)((Int)x | int32_t(0x80000000u)); }  // -|x|
+INLINE Double negative(Double x) { return x > 0 ? -x : x; }
+
 INLINE Float widen(Float x) { return x; }
 INLINE Double widen(Double x) { return x; }
 INLINE Float widen(Halves x) { return (Float)(__builtin_convertvector(x, Bits) << 16); }
@@ -189,34 +192,26 @@ INLINE void divide(int n, const Potentials<V>& at) {
   }
 }
 
-// Where t lies as seen from segment k and from the knot at its end. Near a knot, the line of the segment
-// t is in is blended with the one across the knot: `blend` times (next line - this line).
+// How far t is past the knot at the end of segment k: 0 before it, 1 after it, and near a smoothed knot between
+// the two. The potential at t is a mean of the lines, line k with the weight past(k - 1) - past(k).
 template <typename V>
-struct Place {
-  V active;  // 1 where t is in segment k, else 0
-  V jump;    // next line - this line, at t
-  V blend;   // its weight 1 / (1 + exp(temperature |t - knot|)), positive left of the knot, negative right of it
-  V rate;    // d (blend * jump) / d t with the jump held: temperature * weight * (1 - weight) * jump
+struct Passage {
+  V past;
+  V rate;  // d past / d t
 };
 
 template <typename real, typename V>
-INLINE Place<V> locate(const Node& node, int n, int k, real t, const Potentials<V>& at) {
+INLINE Passage<V> passage(const Node& node, int n, int k, real t, const Potentials<V>& at) {
   const V zero{}, one = zero + 1, now = zero + t;
+  const auto ended = now >= at.knot[k];
+  if (!(node.temperature > 0)) return {ended ? one : zero, zero};
+  // A knot is felt in the segments that meet there, and not beyond.
   const auto begun = k > 0 ? now >= at.knot[k - 1] : now >= now;
-  const auto ended = k < n - 1 ? now >= at.knot[k] : now < now;
-  Place<V> place{begun & ~ended ? one : zero, zero, zero, zero};
-  if (node.temperature > 0 && k < n - 1) {
-    const real temperature = real(node.temperature);
-    const auto over = k < n - 2 ? now >= at.knot[k + 1] : now < now;
-    const V distance = now - at.knot[k];
-    const V e = exponential_of_negative(temperature * (ended ? -distance : distance));
-    const V weight = e * reciprocal(1 + e);
-    const V near = begun & ~over ? weight : zero;
-    place.jump = at.jump(k, t);
-    place.blend = ended ? -near : near;
-    place.rate = temperature * near * (1 - near) * place.jump;
-  }
-  return place;
+  const auto near = begun & ~(k < n - 2 ? now >= at.knot[k + 1] : now < now);
+  const real temperature = real(node.temperature);
+  const V e = exponential_of_negative(negative((now - at.knot[k]) * temperature));
+  const V scale = reciprocal(1 + e), across = e * scale;
+  return {near ? (ended ? scale : across) : (ended ? one : zero), near ? temperature * (across * scale) : zero};
 }
 
 template <typename stored, typename result, typename real, typename V>
@@ -230,36 +225,45 @@ INLINE void forward_step(const Node& node, int n, int64_t batch, int64_t row, in
   }
   for (int64_t i = batch * node.times; i < (batch + 1) * node.times; ++i) {
     const real t = static_cast<const real*>(node.t)[i];
-    V value = shift;
+    V value = shift, before = V{} + 1;
     for (int k = 0; k < n; ++k) {
-      const Place<V> place = locate(node, n, k, t, at);
-      value += place.active * (at.m[k] * t + at.b[k]) + place.blend * place.jump;
+      const V past = k < n - 1 ? passage(node, n, k, t, at).past : V{};
+      value += (before - past) * (at.m[k] * t + at.b[k]);
+      before = past;
     }
     store<result>(node.out, (i * node.rows + row) * node.length + start, 1, count, value);
   }
 }
 
-template <typename stored, typename result, typename real, typename V>
+template <bool ONCE, typename stored, typename result, typename real, typename V>
 INLINE void backward_step(const Node& node, int n, int64_t batch, int64_t row, int64_t start, int count,
                           const Potentials<V>& at, double* d_t) {
   const Strides &into = node.gradients, &mean = node.mean_at;
-  for (int k = 0; k < n; ++k) at.d_m[k] = at.d_b[k] = at.d_s[k] = V{};
+  if (!ONCE)
+    for (int k = 0; k < n; ++k) at.d_m[k] = at.d_b[k] = at.d_s[k] = V{};
 
   V total{};
-  for (int64_t i = batch * node.times; i < (batch + 1) * node.times; ++i) {
+  for (int64_t i = batch * node.times; i < (ONCE ? batch + 1 : (batch + 1) * node.times); ++i) {
     const real t = static_cast<const real*>(node.t)[i];
     const V grad = load<result>(node.out, (i * node.rows + row) * node.length + start, 1, count);
-    V before{}, speed{};
+    V before = V{} + 1, speed{}, line = at.m[0] * t + at.b[0];
     for (int k = 0; k < n; ++k) {
-      const Place<V> place = locate(node, n, k, t, at);
-      const V weight = place.active + before - place.blend;
-      before = place.blend;
-      at.d_b[k] += grad * weight;
-      at.d_m[k] += grad * weight * t;
-      at.d_s[k] -= grad * place.rate;
-      speed += weight * at.m[k] + place.rate;
+      Passage<V> knot{};
+      V push{};  // what the knot passes on
+      if (k < n - 1) {
+        knot = passage(node, n, k, t, at);
+        const V next = at.m[k + 1] * t + at.b[k + 1];
+        push = knot.rate * (next - line);
+        line = next;
+      }
+      const V weight = before - knot.past, share = grad * weight;
+      before = knot.past;
+      at.d_b[k] = ONCE ? share : at.d_b[k] + share;
+      at.d_m[k] = ONCE ? share * t : at.d_m[k] + share * t;
+      at.d_s[k] = ONCE ? -grad * push : at.d_s[k] - grad * push;
+      if (d_t) speed += weight * at.m[k] + push;
     }
-    total += grad;
+    total = ONCE ? grad : total + grad;
     if (d_t) {
       real part[Lanes<real>::count];
       speed *= grad;
@@ -270,8 +274,9 @@ INLINE void backward_step(const Node& node, int n, int64_t batch, int64_t row, i
 
   if (node.normalize) {
     for (int k = 0; k < n; ++k) {
-      at.d_b[k] -= total * at.s[k];
-      at.d_m[k] -= total * at.s[k] * at.middle(k);
+      const V share = total * at.s[k];
+      at.d_b[k] -= share;
+      at.d_m[k] -= share * at.middle(k);
       // Moving the knot to the right swaps the next line for this one there.
       if (k < n - 1) at.d_s[k] += total * at.jump(k, at.knot[k]);
     }
@@ -320,8 +325,10 @@ void run(const Node& node, int64_t first, int64_t last, void* memory, double* d_
     for (int u = 0; u < vectors; ++u) {
       const Potentials<V> known(at, n, u);
       const int64_t here = start + u * lanes;
-      if (node.backward)
-        backward_step<stored, result, real>(node, n, batch, row, here, count(u), known, d_t);
+      if (node.backward && node.times == 1)
+        backward_step<true, stored, result, real>(node, n, batch, row, here, count(u), known, d_t);
+      else if (node.backward)
+        backward_step<false, stored, result, real>(node, n, batch, row, here, count(u), known, d_t);
       else
         forward_step<stored, result, real>(node, n, batch, row, here, count(u), known);
     }

@@ -12,12 +12,14 @@ Dimensions: B batch, N segments, T time stamps, G groups, C channels, K = 3N (+ 
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ppln.functional import cpu
+from ppln.functional.memory import new_empty
 
 
 class Size(NamedTuple):
@@ -48,7 +50,7 @@ class Layout(NamedTuple):
 
     def empty(self, like: Tensor, lead: Sequence[int], rest: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A new tensor [*lead, *rest], dense in this order."""
-        x = like.new_empty(*lead, *(rest[d] for d in self.order), dtype=dtype)
+        x = new_empty(like, (*lead, *(rest[d] for d in self.order)), dtype)
         back = sorted(range(len(rest)), key=self.order.__getitem__)
         return x.permute(*range(len(lead)), *(d + len(lead) for d in back))
 
@@ -94,11 +96,21 @@ def unpack(
     return slope, intercept, width, grouped[:, -1] if maps > 3 * segments else None
 
 
-def _walk_packed(x: Tensor, segments: int, maps: int, groups: int) -> tuple[list[Walk], Layout]:
+def takes_bias(x: Tensor, groups: int, mean: Tensor | None, backend: str) -> bool:
+    """Whether `packed` adds a layer's bias to coefficients x by itself: where a row can be a channel."""
+    return backend == "triton" and groups == 1 and mean is None and x.is_contiguous() and x.dim() > 2
+
+
+def _walk_packed(
+    x: Tensor, segments: int, maps: int, groups: int, rows_are_channels: bool
+) -> tuple[list[Walk], Layout]:
     """What `unpack` views (slope, intercept, width, the mean if there is one), and the output's layout."""
     (batch, channel, *space), channels = x.stride(), x.shape[1] // (groups * maps)  # channels of a group
-    sizes = groups, channels, *x.shape[2:]
-    lie = _rows(sizes, (maps * channels * channel, channel, *space))
+    if rows_are_channels:  # see takes_bias
+        lie: tuple[int, int, int, int] | None = channels, prod(x.shape[2:]), channel, 1
+    else:
+        sizes = groups, channels, *x.shape[2:]
+        lie = _rows(sizes, (maps * channels * channel, channel, *space))
     assert lie is not None, "contiguous, channels first or last"
     rows, length, row, element = lie
     segment = channels * channel
@@ -220,7 +232,8 @@ def _node_autograd(ctx, grad):
     return *grads, grad_t if needs_t else None, grad_mean, None, None
 
 
-# ppln::packed: all coefficients [B, G * K * C/G, *] in one tensor; mean [B, C, *] is an observed one.
+# ppln::packed: all coefficients [B, G * K * C/G, *] in one tensor; mean [B, C, *] is an observed one;
+# bias [K * C] is that of the layer that predicted them, where it has left it out.
 
 
 def _packed_out(layout, coefficients, t, mean, maps):
@@ -228,37 +241,43 @@ def _packed_out(layout, coefficients, t, mean, maps):
     return layout.empty(coefficients, t.shape, rest, _result_type(coefficients, mean))
 
 
-def _packed(coefficients, t, mean, segments, maps, groups, temperature, backend):
+def _packed(coefficients, t, mean, bias, segments, maps, groups, temperature, backend):
     coefficients = _usual(coefficients)
-    walks, layout = _walk_packed(coefficients, segments, maps, groups)
+    walks, layout = _walk_packed(coefficients, segments, maps, groups, bias is not None)
     out = _packed_out(layout, coefficients, t, mean, maps)
     if out.numel():
         size = Size(coefficients.shape[0], segments, t.shape[1], layout.rows, layout.length)
         own_mean = walks[3] if maps > 3 * segments else None
         mean = own_mean if mean is None else layout.walk_mean(mean)
-        _kernels(backend).forward(size, walks[:3], t.contiguous(), mean, temperature, out)
+        more = () if bias is None else (bias.contiguous(),)
+        _kernels(backend).forward(size, walks[:3], t.contiguous(), mean, temperature, out, *more)
     return out
 
 
-def _packed_fake(coefficients, t, mean, segments, maps, groups, temperature, backend):
+def _packed_fake(coefficients, t, mean, bias, segments, maps, groups, temperature, backend):
     coefficients = _usual(coefficients)
-    layout = _walk_packed(coefficients, segments, maps, groups)[1]
+    layout = _walk_packed(coefficients, segments, maps, groups, bias is not None)[1]
     return _packed_out(layout, coefficients, t, mean, maps)
 
 
-def _packed_gradients(layout, grad, coefficients, t, needs_mean, needs_t):
+def _packed_gradients(layout, grad, coefficients, t, bias, needs_mean, needs_t):
     lead, rest = grad.shape[:1], grad.shape[2:]
-    grad_mean = layout.empty(grad, lead, rest, grad.dtype) if needs_mean else grad.new_empty(0)
-    return torch.empty_like(coefficients), grad_mean, t.new_zeros(t.shape if needs_t else 0)
+    whole = Layout(_outermost_first(coefficients.stride()[1:]), 0, 0)
+    return (
+        whole.empty(coefficients, lead, coefficients.shape[1:], coefficients.dtype),
+        layout.empty(grad, lead, rest, grad.dtype) if needs_mean else grad.new_empty(0),
+        t.new_zeros(t.shape if needs_t else 0),
+        grad.new_empty(0) if bias is None else torch.empty_like(bias),
+    )
 
 
 def _packed_backward(
-    grad, coefficients, t, segments, maps, groups, temperature, observed, needs_mean, needs_t, backend
+    grad, coefficients, t, bias, segments, maps, groups, temperature, observed, needs_mean, needs_t, backend
 ):
     coefficients = _usual(coefficients)
-    walks, layout = _walk_packed(coefficients, segments, maps, groups)
-    results = _packed_gradients(layout, grad, coefficients, t, needs_mean, needs_t)
-    grad_coefficients, grad_mean, grad_t = results
+    walks, layout = _walk_packed(coefficients, segments, maps, groups, bias is not None)
+    results = _packed_gradients(layout, grad, coefficients, t, bias, needs_mean, needs_t)
+    grad_coefficients, grad_mean, grad_t, grad_bias = results
     regressed = maps > 3 * segments
     if regressed and observed:  # the regressed mean was not used
         grad_coefficients.unflatten(1, (groups, maps, -1))[:, :, -1].zero_()
@@ -266,6 +285,7 @@ def _packed_backward(
         size = Size(coefficients.shape[0], segments, t.shape[1], layout.rows, layout.length)
         gradients = [walk._replace(tensor=grad_coefficients) for walk in walks]
         own_mean = gradients[3] if regressed and not observed else None
+        more = () if bias is None else (bias.contiguous(), grad_bias)
         _kernels(backend).backward(
             size,
             walks[:3],
@@ -276,21 +296,24 @@ def _packed_backward(
             gradients[:3],
             layout.walk_mean(grad_mean) if needs_mean else own_mean,
             grad_t if needs_t else None,
+            *more,
         )
+    elif bias is not None:
+        grad_bias.zero_()
     return results
 
 
 def _packed_backward_fake(
-    grad, coefficients, t, segments, maps, groups, temperature, observed, needs_mean, needs_t, backend
+    grad, coefficients, t, bias, segments, maps, groups, temperature, observed, needs_mean, needs_t, backend
 ):
     coefficients = _usual(coefficients)
-    layout = _walk_packed(coefficients, segments, maps, groups)[1]
-    return _packed_gradients(layout, grad, coefficients, t, needs_mean, needs_t)
+    layout = _walk_packed(coefficients, segments, maps, groups, bias is not None)[1]
+    return _packed_gradients(layout, grad, coefficients, t, bias, needs_mean, needs_t)
 
 
 def _packed_context(ctx, inputs, output):
-    coefficients, t, mean, *ctx.sizes, ctx.temperature, ctx.backend = inputs
-    ctx.save_for_backward(coefficients, t)
+    coefficients, t, mean, bias, *ctx.sizes, ctx.temperature, ctx.backend = inputs
+    ctx.save_for_backward(coefficients, t, bias)
     ctx.mean_type = None if mean is None else mean.dtype
 
 
@@ -299,11 +322,16 @@ def _packed_autograd(ctx, grad):
     needs_mean, needs_t = observed and ctx.needs_input_grad[2], ctx.needs_input_grad[1]
     direct = _direct(grad) and not torch.is_grad_enabled()
     backward: Any = _packed_backward if direct else torch.ops.ppln.packed_backward
-    grad_coefficients, grad_mean, grad_t = backward(
+    grad_coefficients, grad_mean, grad_t, grad_bias = backward(
         grad, *ctx.saved_tensors, *ctx.sizes, ctx.temperature, observed, needs_mean, needs_t, ctx.backend
     )
-    grad_mean = grad_mean.to(ctx.mean_type) if needs_mean else None
-    return grad_coefficients, grad_t if needs_t else None, grad_mean, None, None, None, None, None
+    return (
+        grad_coefficients,
+        grad_t if needs_t else None,
+        grad_mean.to(ctx.mean_type) if needs_mean else None,
+        grad_bias if ctx.needs_input_grad[3] else None,
+        *[None] * 5,
+    )
 
 
 def _no_second_derivative(ctx, *grads):
@@ -344,6 +372,7 @@ def packed(*inputs: Any) -> Tensor:
 
 _library = torch.library.Library("ppln", "DEF")
 _NODE = "Tensor slope, Tensor intercept, Tensor width, Tensor t"
+_GIVEN = "Tensor coefficients, Tensor t"
 _PACKED = "int segments, int maps, int groups, float? temperature"
 _NEEDS = "bool needs_mean, bool needs_t, str backend"
 for _schema, _run, _fake, _autograd, _context in (
@@ -363,15 +392,15 @@ for _schema, _run, _fake, _autograd, _context in (
         None,
     ),
     (
-        f"packed(Tensor coefficients, Tensor t, Tensor? mean, {_PACKED}, str backend) -> Tensor",
+        f"packed({_GIVEN}, Tensor? mean, Tensor? bias, {_PACKED}, str backend) -> Tensor",
         _packed,
         _packed_fake,
         _packed_autograd,
         _packed_context,
     ),
     (
-        f"packed_backward(Tensor grad, Tensor coefficients, Tensor t, {_PACKED}, bool observed, {_NEEDS})"
-        " -> (Tensor, Tensor, Tensor)",
+        f"packed_backward(Tensor grad, {_GIVEN}, Tensor? bias, {_PACKED}, bool observed, {_NEEDS})"
+        " -> (Tensor, Tensor, Tensor, Tensor)",
         _packed_backward,
         _packed_backward_fake,
         _no_second_derivative,

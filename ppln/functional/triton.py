@@ -4,6 +4,9 @@ One program computes BLOCK neighbouring outputs of one sample, for all segments 
 to a segment is held in a tuple of n vectors, in registers. The backward pass recomputes what it needs from
 the coefficients: nothing is saved between the two.
 
+A convolution's bias may come here instead of going to the convolution, which would read and write all maps
+once more to add it and read them once more for its gradient.
+
 The arguments are those operator.py makes: a Size; Walks over the coefficients [B, N, R, L], the mean
 [B, R, L] and their gradients; t [B, T] and out (or its gradient) [B, T, R, L], which are dense.
 Names follow docs/maths.md: m slopes, b intercepts, s widths, knot[k] the end of segment k.
@@ -54,13 +57,33 @@ def _tanh(x, STORED: tl.constexpr):
 
 
 @triton.jit
-def _predict(slope, intercept, width, at, segment, inside, N: tl.constexpr, REAL: tl.constexpr):
+def _predict(
+    slope,
+    intercept,
+    width,
+    bias,
+    row,
+    at,
+    segment,
+    inside,
+    R,
+    N: tl.constexpr,
+    BIAS: tl.constexpr,
+    REAL: tl.constexpr,
+):
     """Slopes, intercepts, widths and knots from the raw coefficients at offset `at`: a tuple of N each."""
     m, b, s, knot = (), (), (), ()
     for k in tl.static_range(N):
         s = s + (tl.load(width + at + k * segment, mask=inside, other=0.0).to(REAL),)
         m = m + (tl.load(slope + at + k * segment, mask=inside, other=0.0).to(REAL),)
         b = b + (tl.load(intercept + at + k * segment, mask=inside, other=0.0).to(REAL),)
+    if BIAS:
+        with_m, with_b, with_s = (), (), ()
+        for k in tl.static_range(N):
+            with_m = with_m + (m[k] + tl.load(bias + k * R + row).to(REAL),)
+            with_b = with_b + (b[k] + tl.load(bias + (N + k) * R + row).to(REAL),)
+            with_s = with_s + (s[k] + tl.load(bias + (2 * N + k) * R + row).to(REAL),)
+        m, b, s = with_m, with_b, with_s
     top = s[0]
     for k in tl.static_range(1, N):
         top = tl.maximum(top, s[k])
@@ -115,20 +138,27 @@ def _locate(m, b, knot, t, temperature, k: tl.constexpr, N: tl.constexpr, SMOOTH
 
 
 @triton.jit
-def _place(R, L, LENGTH: tl.constexpr, BLOCK: tl.constexpr):
+def _place(R, L, BIAS: tl.constexpr, LENGTH: tl.constexpr, BLOCK: tl.constexpr):
     """The outputs of this program: their sample, row and place in it, dense index, and whether they exist.
 
-    LENGTH is L where it is short, so that the division is by a constant, else 0.
+    LENGTH is L where it is short, so that the division is by a constant, else 0. With a bias, a program
+    stays within a row, which is then a channel.
     """
-    blocks = tl.cdiv(R * L, BLOCK)
-    batch = tl.program_id(0) // blocks
-    dense = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
-    if R == 1:
-        return batch, tl.zeros_like(dense), dense, dense, dense < R * L
-    elif LENGTH > 0:
-        return batch, dense // LENGTH, dense % LENGTH, dense, dense < R * L
+    if BIAS:
+        blocks = tl.cdiv(L, BLOCK)
+        line = tl.program_id(0) // blocks
+        element = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+        return line // R, line % R, element, (line % R) * L + element, element < L
     else:
-        return batch, dense // L, dense % L, dense, dense < R * L
+        blocks = tl.cdiv(R * L, BLOCK)
+        batch = tl.program_id(0) // blocks
+        dense = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+        if R == 1:
+            return batch, tl.zeros_like(dense), dense, dense, dense < R * L
+        elif LENGTH > 0:
+            return batch, dense // LENGTH, dense % LENGTH, dense, dense < R * L
+        else:
+            return batch, dense // L, dense % L, dense, dense < R * L
 
 
 @triton.jit
@@ -139,6 +169,7 @@ def _forward(
     intercept_start,
     width,
     width_start,
+    bias,
     t,
     mean,
     mean_start,
@@ -157,27 +188,34 @@ def _forward(
     N: tl.constexpr,
     SMOOTH: tl.constexpr,
     NORMALIZE: tl.constexpr,
+    BIAS: tl.constexpr,
     REAL: tl.constexpr,
     LENGTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    batch, row, element, dense, inside = _place(R, L, LENGTH, BLOCK)
+    batch, row, element, dense, inside = _place(R, L, BIAS, LENGTH, BLOCK)
     at = row * in_row + element * in_element
     far = batch.to(tl.int64)  # within a sample 32 bits are enough for an offset, between samples not
     m, b, s, knot = _predict(
         slope + slope_start + far * in_batch,
         intercept + intercept_start + far * in_batch,
         width + width_start + far * in_batch,
+        bias,
+        row,
         at,
         in_segment,
         inside,
+        R,
         N,
+        BIAS,
         REAL,
     )
     shift = tl.zeros([BLOCK], REAL)
     if NORMALIZE:
         at_mean = row * mean_row + element * mean_element
         shift += tl.load(mean + mean_start + far * mean_batch + at_mean, mask=inside, other=0.0).to(REAL)
+        if BIAS:
+            shift += tl.load(bias + 3 * N * R + row).to(REAL)
         for k in tl.static_range(N):
             shift -= s[k] * (m[k] * _middle(knot, k) + b[k])
     for i in range(T):
@@ -197,6 +235,7 @@ def _backward(
     intercept_start,
     width,
     width_start,
+    bias,
     t,
     grad,
     d_slope,
@@ -208,6 +247,7 @@ def _backward(
     d_mean,
     d_mean_start,
     d_t,  # [B, T, blocks]: one sum for each program
+    d_bias,  # [maps, R, B, blocks of a row], likewise
     T,
     R,
     L,
@@ -228,21 +268,26 @@ def _backward(
     NORMALIZE: tl.constexpr,
     NEEDS_MEAN: tl.constexpr,
     NEEDS_T: tl.constexpr,
+    BIAS: tl.constexpr,
     REAL: tl.constexpr,
     LENGTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    batch, row, element, dense, inside = _place(R, L, LENGTH, BLOCK)
+    batch, row, element, dense, inside = _place(R, L, BIAS, LENGTH, BLOCK)
     at = row * in_row + element * in_element
     far = batch.to(tl.int64)
     m, b, s, knot = _predict(
         slope + slope_start + far * in_batch,
         intercept + intercept_start + far * in_batch,
         width + width_start + far * in_batch,
+        bias,
+        row,
         at,
         in_segment,
         inside,
+        R,
         N,
+        BIAS,
         REAL,
     )
     zero = tl.zeros([BLOCK], REAL)
@@ -266,8 +311,8 @@ def _backward(
         d_m, d_b, d_knot = more_m, more_b, more_knot
         total += g
         if NEEDS_T:
-            blocks = tl.cdiv(R * L, BLOCK)
-            place = (far * T + i) * blocks + tl.program_id(0) % blocks
+            programs = R * tl.cdiv(L, BLOCK) if BIAS else tl.cdiv(R * L, BLOCK)  # of a sample
+            place = (far * T + i) * programs + tl.program_id(0) % programs
             tl.store(d_t + place, tl.sum(tl.where(inside, g * speed, zero)))
 
     to = row * out_row + element * out_element
@@ -287,15 +332,27 @@ def _backward(
         d_s = (after,) + d_s
         common += s[k] * after
     kind = d_slope.dtype.element_ty
+    if BIAS:
+        blocks = tl.cdiv(L, BLOCK)
+        sums = tl.num_programs(0) // R  # for each channel and map
+        d_bias += row * sums + far * blocks + tl.program_id(0) % blocks
     for k in tl.static_range(N):
         grad_b, grad_m = d_b[k], d_m[k]
         if NORMALIZE:
             grad_b -= total * s[k]
             grad_m -= total * s[k] * _middle(knot, k)
+        grad_m *= 1 - m[k] * m[k]
+        grad_s = s[k] * (d_s[k] - common)
         here = far * out_batch + k * out_segment + to
         tl.store(d_intercept + d_intercept_start + here, grad_b.to(kind), mask=inside)
-        tl.store(d_slope + d_slope_start + here, (grad_m * (1 - m[k] * m[k])).to(kind), mask=inside)
-        tl.store(d_width + d_width_start + here, (s[k] * (d_s[k] - common)).to(kind), mask=inside)
+        tl.store(d_slope + d_slope_start + here, grad_m.to(kind), mask=inside)
+        tl.store(d_width + d_width_start + here, grad_s.to(kind), mask=inside)
+        if BIAS:  # outside, the gradient was read as 0, and so these are 0
+            tl.store(d_bias + k * R * sums, tl.sum(grad_m))
+            tl.store(d_bias + (N + k) * R * sums, tl.sum(grad_b))
+            tl.store(d_bias + (2 * N + k) * R * sums, tl.sum(grad_s))
+    if BIAS and NORMALIZE:
+        tl.store(d_bias + 3 * N * R * sums, tl.sum(total))
 
 
 _WARPS = 4
@@ -306,12 +363,22 @@ def _block(segments: int) -> int:
     return 32 * _WARPS * (4 if segments <= 4 else 2 if segments <= 8 else 1)
 
 
-def forward(size, coefficients, t: Tensor, mean, temperature: float | None, out: Tensor) -> None:
+def _programs(size, block: int, bias: Tensor | None) -> int:
+    """How many compute a sample."""
+    if bias is not None:
+        return size.rows * triton.cdiv(size.length, block)
+    return triton.cdiv(size.rows * size.length, block)
+
+
+def forward(
+    size, coefficients, t: Tensor, mean, temperature: float | None, out: Tensor, bias: Tensor | None = None
+) -> None:
     _check(coefficients[0], size)
     block = _block(size.segments)
     with torch.cuda.device_of(out):
-        _forward[(size.batches * triton.cdiv(size.rows * size.length, block),)](
+        _forward[(size.batches * _programs(size, block, bias),)](
             *_start(*coefficients),
+            bias,
             t,
             *_start(mean),
             out,
@@ -324,6 +391,7 @@ def forward(size, coefficients, t: Tensor, mean, temperature: float | None, out:
             N=size.segments,
             SMOOTH=temperature is not None,
             NORMALIZE=mean is not None,
+            BIAS=bias is not None,
             REAL=_real(t),
             LENGTH=size.length if size.length <= 1024 else 0,
             BLOCK=block,
@@ -341,19 +409,27 @@ def backward(
     gradients,
     grad_mean,
     grad_t: Tensor | None,
+    bias: Tensor | None = None,
+    grad_bias: Tensor | None = None,
 ) -> None:
     _check(coefficients[0], size)
     block = _block(size.segments)
-    blocks = triton.cdiv(size.rows * size.length, block)
-    partial = None if grad_t is None else t.new_empty(*t.shape, blocks)
+    programs = _programs(size, block, bias)
+    sums_t = None if grad_t is None else t.new_empty(*t.shape, programs)
+    sums_bias = None
+    if bias is not None:
+        maps = 3 * size.segments + normalize
+        sums_bias = t.new_empty(maps, size.rows, size.batches * programs // size.rows)
     with torch.cuda.device_of(grad):
-        _backward[(size.batches * blocks,)](
+        _backward[(size.batches * programs,)](
             *_start(*coefficients),
+            bias,
             t,
             grad,
             *_start(*gradients),
             *_start(grad_mean),
-            partial,
+            sums_t,
+            sums_bias,
             size.times,
             size.rows,
             size.length,
@@ -366,13 +442,16 @@ def backward(
             NORMALIZE=normalize,
             NEEDS_MEAN=grad_mean is not None,
             NEEDS_T=grad_t is not None,
+            BIAS=bias is not None,
             REAL=_real(t),
             LENGTH=size.length if size.length <= 1024 else 0,
             BLOCK=block,
             num_warps=_WARPS,
         )
-    if grad_t is not None and partial is not None:
-        torch.sum(partial, -1, out=grad_t)
+    if grad_t is not None:
+        torch.sum(sums_t, -1, out=grad_t)
+    if grad_bias is not None:
+        grad_bias.copy_(sums_bias.sum(-1).flatten())
 
 
 def _start(*walks) -> list:

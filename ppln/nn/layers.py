@@ -106,6 +106,7 @@ class _PPLayer(TimedLayer):
     """Predict the coefficients of a potential for every output, and evaluate it at t in [0, 1]."""
 
     _out_dim = 0  # the dimension of `weight` in which the outputs lie
+    _bias_apart = False  # on a GPU, torch adds the bias in a pass of its own; the node can do it in passing
 
     def __init__(
         self,
@@ -125,9 +126,10 @@ class _PPLayer(TimedLayer):
         setattr(self, "out_channels" if self._space else "out_features", outputs)
 
     def _evaluate(self, x: Tensor, times: Tensor, mean: Tensor | None, repeats: int = 1) -> Tensor:
-        coefficients, mean = self._predict(x, mean, repeats)
+        bias: Any = self.bias if self._bias_apart and x.is_cuda else None
+        coefficients, mean = self._predict(x, mean, repeats, bias is None)
         y = functional.evaluate_packed(
-            coefficients, times, mean, self.segments, self.maps, self._groups, self.temperature
+            coefficients, times, mean, self.segments, self.maps, self._groups, self.temperature, bias
         )
         return y if self._space else y.movedim(2, -1)
 
@@ -140,10 +142,13 @@ class _PPLayer(TimedLayer):
             mean = own_mean.flatten(1, 2)
         return Potential(slope, intercept, width, mean, self.temperature)
 
-    def _predict(self, x: Tensor, mean: Tensor | None, repeats: int = 1) -> tuple[Tensor, Tensor | None]:
+    def _predict(
+        self, x: Tensor, mean: Tensor | None, repeats: int = 1, with_bias: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
         """Coefficients [B, G * K * C/G, *] and the observed mean [B, C, *]."""
         plain: Any = super(TimedLayer, self)  # torch's own layer, K times as wide
-        return self._channels_first(plain.forward(x), mean, self.maps, repeats)
+        coefficients = plain.forward(x) if with_bias else plain._conv_forward(x, self.weight, None)
+        return self._channels_first(coefficients, mean, self.maps, repeats)
 
     @property
     def _groups(self) -> int:
@@ -195,18 +200,21 @@ class PPConv1d(_PPLayer, nn.Conv1d):
     """nn.Conv1d whose outputs are potentials: PPConv1d(in_channels, out_channels, kernel_size, ...)(x, t)."""
 
     _space = 1
+    _bias_apart = True
 
 
 class PPConv2d(_PPLayer, nn.Conv2d):
     """nn.Conv2d whose outputs are potentials: PPConv2d(in_channels, out_channels, kernel_size, ...)(x, t)."""
 
     _space = 2
+    _bias_apart = True
 
 
 class PPConv3d(_PPLayer, nn.Conv3d):
     """nn.Conv3d whose outputs are potentials: PPConv3d(in_channels, out_channels, kernel_size, ...)(x, t)."""
 
     _space = 3
+    _bias_apart = True
 
 
 class PPConvTranspose2d(_PPLayer, nn.ConvTranspose2d):

@@ -234,13 +234,19 @@ def assert_packed_equals_parts(
     backend: str,
     device="cpu",
 ) -> Tensor:
-    """Value and every gradient. inputs: coefficients, t, mean if observed; sizes: segments, maps, groups."""
+    """Value and every gradient. sizes: segments, maps, groups.
+
+    inputs: coefficients, t, mean if it is observed, bias if it is not yet in the coefficients.
+    """
     given = {name: x.detach().to(device).requires_grad_() for name, x in inputs.items()}
     truth = {name: x.detach().double().requires_grad_() for name, x in inputs.items()}
     got = torch.ops.ppln.packed(
-        given["coefficients"], given["t"], given.get("mean"), *sizes, temperature, backend
+        given["coefficients"], given["t"], given.get("mean"), given.get("bias"), *sizes, temperature, backend
     )
-    slope, intercept, width, *own_mean = parts(truth["coefficients"], *sizes)
+    coefficients = truth["coefficients"]
+    if "bias" in truth:
+        coefficients = coefficients + truth["bias"].view(-1, *[1] * (coefficients.dim() - 2))
+    slope, intercept, width, *own_mean = parts(coefficients, *sizes)
     mean = truth.get("mean", own_mean[0] if own_mean else None)
     want = piecewise_linear(
         slope, intercept, width, truth["t"], mean=mean, temperature=temperature, backend="reference"

@@ -318,7 +318,7 @@ def test_packed_types(dtype, mean_dtype, form):
     coefficients = x["coefficients"].to(dtype).contiguous(memory_format=form).requires_grad_()
     t = x["t"].to(compute_type(dtype)).requires_grad_()
     mean = None if mean_dtype is None else x["mean"].to(mean_dtype).requires_grad_()
-    got = torch.ops.ppln.packed(coefficients, t, mean, 3, 10, 2, 100.0, "cpu")
+    got = torch.ops.ppln.packed(coefficients, t, mean, None, 3, 10, 2, 100.0, "cpu")
     *three, own = parts(coefficients, 3, 10, 2)
     want = piecewise_linear(*three, t, mean=own if mean is None else mean, temperature=100.0, backend="cpu")
     assert got.dtype == want.dtype

@@ -215,5 +215,5 @@ def test_opcheck_packed(maps, observed, form):
     x = packed_inputs(maps, (3, 5))
     coefficients = x["coefficients"].contiguous(memory_format=form).requires_grad_()
     mean = x["mean"].requires_grad_() if observed else None
-    given = (coefficients, x["t"].requires_grad_(), mean, 3, maps, 2, 100.0, "cpu")
+    given = (coefficients, x["t"].requires_grad_(), mean, None, 3, maps, 2, 100.0, "cpu")
     torch.library.opcheck(torch.ops.ppln.packed.default, given, test_utils=CHECKS)

@@ -4,6 +4,8 @@ On a GPU where there is one, else in Triton's interpreter (TRITON_INTERPRET=1). 
 interpreter is slow, and on a GPU every combination of types, options and special strides is compiled anew.
 """
 
+import copy
+
 import pytest
 import torch
 from comparison import (
@@ -14,12 +16,14 @@ from comparison import (
     dyadic_inputs,
     laid_out,
     packed_inputs,
+    random,
     random_inputs,
     store,
 )
 
 from ppln.functional import piecewise_linear
 from ppln.functional.triton import INTERPRETED
+from ppln.nn import PPConv2d
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -146,3 +150,45 @@ def test_packed(maps, observed, order):
     if not observed:
         del x["mean"]
     assert_packed_equals_parts(x, (3, maps, 2), 100.0, "triton", DEVICE)
+
+
+@pytest.mark.parametrize(("maps", "space"), [(10, (25, 30)), (9, (3, 5)), (10, (600,))], ids=str)
+def test_the_bias_of_the_layer_that_predicts(maps, space):
+    x = packed_inputs(maps, space)
+    del x["mean"]
+    x["bias"] = random(x["coefficients"].shape[1], seed=11).float()
+    assert_packed_equals_parts(x, (3, maps, 1), 100.0, "triton", DEVICE)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="no CUDA device")
+@pytest.mark.parametrize("options", [{}, {"groups": 2}, {"bias": False}, {"normalize": False}], ids=str)
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.filterwarnings("ignore:ppln has no fused kernel on cpu")
+def test_layers_agree_with_the_cpu(form, options, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    layer = PPConv2d(4, 6, 3, **options).double().to(memory_format=form)
+    x = random(2, 4, 9, 11, seed=1).contiguous(memory_format=form)
+    t = torch.tensor([[0.1, 0.6], [0.3, 0.9]], dtype=torch.float64)
+    results = []
+    for device, dtype in (("cpu", torch.float64), ("cuda", torch.float32)):
+        here = copy.deepcopy(layer).to(device, dtype)
+        given = x.to(device, dtype).requires_grad_()
+        value = here(given, t.to(device, dtype))
+        grads = torch.autograd.grad(value.square().sum(), [given, *here.parameters()])
+        results.append([value, *grads])
+    for want, got in zip(*results, strict=True):
+        error = (got.cpu().double() - want).abs().max() / want.abs().max()
+        assert error < 1e-4, error
+
+
+@pytest.mark.parametrize("maps", [9, 10])
+def test_operator_with_a_bias(maps):
+    """Its fake implementation, gradients and aliasing are what torch asks of an operator."""
+    x = packed_inputs(maps, (3, 5))
+    bias = random(x["coefficients"].shape[1], seed=11).float()
+    given = [v.to(DEVICE).requires_grad_() for v in (x["coefficients"], x["t"], bias)]
+    torch.library.opcheck(
+        torch.ops.ppln.packed.default,
+        (given[0], given[1], None, given[2], 3, maps, 1, 100.0, "triton"),
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+    )

@@ -2,7 +2,7 @@
 
 A format is a module of this folder with two functions:
 
-    matches(path, head)                  does the content look like it? head: the first 4096 bytes, b"" of a folder
+    matches(path, head)                  does it look like it? head: the first 4096 bytes; of a folder, none
     packets(path, options, only_events)  Header first; then Events, Frames, Triggers and Signals, as they come
 
 Packets are small, CHUNK events at most, so that a file need not fit in memory. Where only_events, the others
@@ -128,8 +128,8 @@ def iter_events(
             continue
         if packet.t[0] < last:
             raise RecordingError(
-                f"{path}: t goes back from {last} to {packet.t[0]} us between two packets, which streaming cannot "
-                "mend; use ppln.read_events with repair=True"
+                f"{path}: t goes back from {last} to {packet.t[0]} us between two packets; streaming cannot "
+                "mend it, use ppln.read_events with repair=True"
             )
         last = int(packet.t[-1])
         if end is None:
@@ -191,8 +191,10 @@ def _gather(
     assert isinstance(header, Header)
     events = [packet for packet in packets if isinstance(packet, Events) and len(packet)]
     if options.repair and any(a.t[-1] > b.t[0] for a, b in pairwise(events)):
-        columns = [np.concatenate([getattr(part, name) for part in events]) for name in ("x", "y", "t", "p")]
-        events = [Events.adopt(*columns, header.sensor, repair=True)]
+        x, y, t, p = (
+            np.concatenate([getattr(part, name) for part in events]) for name in ("x", "y", "t", "p")
+        )
+        events = [Events.adopt(x, y, t, p, header.sensor, repair=True)]
     return header, events, [packet for packet in packets if not isinstance(packet, Events)]
 
 

@@ -1,0 +1,51 @@
+"""Memory for large results on the CPU, kept for the next one when the result is gone.
+
+The system hands out large memory zeroed, page by page, as it is first touched; that takes as long as the
+node itself. On a GPU torch keeps memory for the same reason.
+"""
+
+import mmap
+import weakref
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_LEAST = 1 << 20  # bytes worth keeping
+_PAGE = 1 << 21  # bytes; sizes are rounded up to it, so that results of much the same size share memory
+_MOST = 256 << 20  # bytes kept at a time
+
+_kept: dict[int, list[np.ndarray]] = {}  # by size
+
+
+def new_empty(like: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """like.new_empty(shape, dtype=dtype), on the CPU in kept memory if it is large."""
+    # A subclass may have no memory, nor a size that is known; in deterministic mode torch fills new memory.
+    plain = type(like) is Tensor or type(like) is torch.nn.Parameter
+    if not plain or like.device.type != "cpu" or torch.are_deterministic_algorithms_enabled():
+        return like.new_empty(shape, dtype=dtype)
+    count = prod(shape)
+    if count * dtype.itemsize < _LEAST:
+        return like.new_empty(shape, dtype=dtype)
+    size = -(-count * dtype.itemsize // _PAGE) * _PAGE
+    try:
+        block = _kept[size].pop()
+    except (KeyError, IndexError):
+        block = _block(size)
+    array = block.view()  # only the tensor holds it
+    weakref.finalize(array, _keep, block).atexit = False
+    return torch.from_numpy(array).view(dtype)[:count].view(shape)
+
+
+def _block(size: int) -> np.ndarray:
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, dtype=np.uint8)
+
+
+def _keep(block: np.ndarray) -> None:
+    if block.nbytes + sum(size * len(blocks) for size, blocks in _kept.items()) <= _MOST:
+        _kept.setdefault(block.nbytes, []).append(block)

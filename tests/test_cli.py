@@ -2,12 +2,17 @@
 
 import json
 import sys
+from pathlib import Path
 
+import imageio.v3 as imageio
+import numpy as np
 import pytest
 import torch
 
+import ppln
 from ppln.cli import main
 
+DATA = Path(__file__).parents[1] / "../shared/data"
 SMALL = [
     "--device",
     "cpu",
@@ -83,5 +88,62 @@ def test_mistakes_are_one_line(arguments, says, monkeypatch):
 
 def test_without_tyro_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tyro", None)
-    with pytest.raises(SystemExit, match="pip install 'ppln"):
+    with pytest.raises(SystemExit, match="pip install 'tyro"):
         run(monkeypatch, "bench", "node")
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="no shared data")
+def test_info(monkeypatch, tmp_path, capsys):
+    out = tmp_path / "picture.png"
+    run(monkeypatch, "info", str(DATA / "recordings/dvs.es"), "--plot", str(out))
+    printed = capsys.readouterr().out
+    assert "473,225" in printed
+    assert str(out) in printed
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("not_there.es", None, "there is no recording"),
+        ("empty.raw", b"", "is empty"),
+        ("odd", b"?!", "no known format"),
+    ],
+)
+def test_info_of_what_is_no_recording(name, content, message, monkeypatch, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(SystemExit, match=message):
+        run(monkeypatch, "info", str(tmp_path / name))
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="no shared data")
+def test_convert_recording(monkeypatch, tmp_path, capsys):
+    source, target = str(DATA / "recordings/davis346.aedat4"), str(tmp_path / "out.h5")
+    run(monkeypatch, "convert-recording", source, target)
+    printed = capsys.readouterr().out
+    assert "78,830 events, 59 frames" in printed
+    assert "verified" in printed
+    with pytest.raises(SystemExit, match="exists"):
+        run(monkeypatch, "convert-recording", source, target)
+    run(monkeypatch, "info", target)
+    assert "78,830" in capsys.readouterr().out
+
+
+def test_simulate(monkeypatch, tmp_path, capsys):
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for k in range(4):
+        bar = np.full((16, 24), 40, np.uint8)
+        bar[:, 5 * k : 5 * k + 4] = 220
+        imageio.imwrite(pictures / f"{k}.png", bar)
+    out = tmp_path / "out.h5"
+    camera = ["--camera.shot-noise-hz", "0", "--camera.leak-rate-hz", "0"]
+    run(monkeypatch, "simulate", str(pictures), str(out), "--fps", "100", "--seed", "3", *camera)
+    assert "4 frames" in capsys.readouterr().out
+    recording = ppln.read_recording(out)
+    assert recording.frames.t.tolist() == [0, 10_000, 20_000, 30_000]
+    assert recording.frames.images[2, 0].tolist() == [40] * 10 + [220] * 4 + [40] * 10
+    assert set(recording.events.x.tolist()) == {*range(19)} - {4, 9, 14}  # where the bar came or went
+    with pytest.raises(SystemExit, match="fps"):
+        run(monkeypatch, "simulate", str(pictures), str(tmp_path / "other.h5"))

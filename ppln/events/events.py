@@ -3,13 +3,17 @@
 Dimensions: N events. Time stamps are int64 microseconds and never decrease.
 """
 
+import operator
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+BLOCK = 1 << 16
 
 
 class Sensor(NamedTuple):
@@ -37,7 +41,8 @@ class Events:
         self, x: ArrayLike, y: ArrayLike, t: ArrayLike, p: ArrayLike, sensor: tuple[int, int]
     ) -> None:
         """Copies its arguments. p may be bool, 0 and 1, or -1 and 1."""
-        self._set(*(np.array(v) for v in (x, y, t, p)), sensor, repair=False)
+        x, y, t, p = (np.asarray(v).copy() for v in (x, y, t, p))
+        self._set(x, y, t, p, sensor, repair=False)
 
     @classmethod
     def adopt(
@@ -60,24 +65,25 @@ class Events:
         x, y, t = (_integers(name, v) for name, v in (("x", x), ("y", y), ("t", t)))
         p = _polarity(p)
         for name, v in (("y", y), ("t", t), ("p", p)):
-            if v.shape != x.shape:
+            if v.size != x.size:
                 raise ValueError(
                     f"{name} has {v.size} entries where x has {x.size}; give one for every event"
                 )
+        t = t.astype(np.int64, copy=False)
         if repair:
             x, y, t, p = _repaired(x, y, t, p, sensor)
         _check_within("x", x, sensor.width, sensor)
         _check_within("y", y, sensor.height, sensor)
-        if t.size and t[0] < 0:
-            raise ValueError(
-                f"t starts at {t[0]} us, before 0; shift the time stamps, or read with repair=True"
-            )
-        late = np.flatnonzero(t[1:] < t[:-1])
-        if late.size:
+        if not is_sorted(t):
+            late = np.flatnonzero(t[1:] < t[:-1])
             i = int(late[0])
             raise ValueError(
                 f"t goes back from {t[i]} to {t[i + 1]} us at event {i + 1} (and at {late.size - 1} more); "
                 "sort the events by time, or read with repair=True"
+            )
+        if t.size and t[0] < 0:
+            raise ValueError(
+                f"t starts at {t[0]} us, before 0; shift the time stamps, or read with repair=True"
             )
         self._put(x.astype(np.uint16, copy=False), y.astype(np.uint16, copy=False), t, p, sensor)
 
@@ -87,6 +93,10 @@ class Events:
                 value = value.view()  # read-only is a property of the view: the array's owner keeps its own
                 value.flags.writeable = False
             object.__setattr__(self, field.name, value)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of pickle and copy, which forget that arrays are read-only."""
+        self._put(*(state[field.name] for field in fields(self)))
 
     def _taken(self, which: Any) -> Self:
         """Some of the events, in the same order: what was checked stays true."""
@@ -142,12 +152,15 @@ class Events:
 
     def between(self, start_us: int, end_us: int) -> Self:
         """The events with start_us <= t < end_us, without a copy."""
+        start_us, end_us = whole("start_us", start_us), whole("end_us", end_us)
         if end_us < start_us:
             raise ValueError(f"end_us {end_us} lies before start_us {start_us}")
-        return self[slice(*np.searchsorted(self.t, [start_us, end_us]))]
+        return self[slice(*np.searchsorted(self.t, np.array([start_us, end_us], np.int64)))]
 
     def region(self, top: int, left: int, height: int, width: int) -> Self:
         """The events in a rectangle; coordinates and sensor become those of the rectangle."""
+        top, left = whole("top", top), whole("left", left)
+        height, width = whole("height", height, least=1), whole("width", width, least=1)
         if top < 0 or top + height > self.sensor.height:
             raise ValueError(f"rows {top} to {top + height} do not lie on a sensor of {tuple(self.sensor)}")
         if left < 0 or left + width > self.sensor.width:
@@ -160,7 +173,7 @@ class Events:
 
     def shifted(self, by_us: int) -> Self:
         """The same events, by_us later (earlier if negative)."""
-        return type(self).adopt(self.x, self.y, self.t + by_us, self.p, self.sensor)
+        return type(self).adopt(self.x, self.y, self.t + whole("by_us", by_us), self.p, self.sensor)
 
 
 def concatenate(parts: Iterable[Events]) -> Events:
@@ -175,13 +188,45 @@ def concatenate(parts: Iterable[Events]) -> Events:
         raise ValueError(f"parts are from sensors of different sizes {sorted(sensors)}; join one camera's")
     if len(parts) == 1:
         return parts[0]
-    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in ("x", "y", "t", "p"))
-    return Events.adopt(*columns, parts[0].sensor)
+    filled = [part for part in parts if len(part)]
+    for before, after in pairwise(filled):
+        if after.t[0] < before.t[-1]:
+            raise ValueError(
+                f"t goes back from {before.t[-1]} to {after.t[0]} us between two parts; "
+                "give them in order of time, or read with repair=True"
+            )
+    # Each part was checked when it was made, and the seams just now.
+    joined = Events.__new__(Events)
+    joined._put(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("x", "y", "t", "p")),
+        parts[0].sensor,
+    )
+    return joined
+
+
+def whole(name: str, value: Any, *, least: int | None = None) -> int:
+    """The argument `name` as an int: times and sizes are never rounded."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; give a whole number") from None
+    if least is not None and number < least:
+        raise ValueError(f"{name} is {number}; give {least} or more")
+    return number
+
+
+def is_sorted(t: NDArray) -> bool:
+    """Does t never decrease? In blocks: what is compared twice and what comes out stay in the cache."""
+    for i in range(0, t.size - 1, BLOCK):
+        part = t[i : i + BLOCK + 1]
+        if (part[1:] < part[:-1]).any():
+            return False
+    return True
 
 
 def _checked_sensor(sensor: Any) -> Sensor:
     try:
-        height, width = (int(v) for v in sensor)
+        height, width = (operator.index(v) for v in sensor)
     except (TypeError, ValueError):
         raise ValueError(f"sensor is {sensor!r}; give (height, width)") from None
     if not (1 <= height <= 65536 and 1 <= width <= 65536):
@@ -190,33 +235,47 @@ def _checked_sensor(sensor: Any) -> Sensor:
 
 
 def _integers(name: str, v: Any) -> NDArray:
-    """Integers as they are, t as int64; floats only where they hold integers."""
+    """Integers as they are; floats, as NumPy reads many a text file, where they hold integers."""
     v = np.asarray(v)
     if v.ndim != 1:
         raise ValueError(f"{name} has shape {v.shape}; give one dimension, an entry for every event")
+    if v.dtype.kind == "f":
+        # Not a number compares false; beyond int64 a cast would make another number.
+        limit = np.float64(2**63)
+        fits = (v >= -limit) & (v < limit)
+        cast = v.astype(np.int64) if fits.all() else None
+        if cast is None or (cast != v).any():
+            i = int(np.flatnonzero(~fits if cast is None else cast != v)[0])
+            raise ValueError(
+                f"{name}[{i}] is {v[i]}, not an integer; t is in microseconds, x and y in pixels"
+            )
+        return cast
     if v.dtype.kind not in "iu":
-        whole = v.astype(np.int64) if v.dtype.kind in "fb" and np.isfinite(v).all() else None
-        if whole is None or (whole != v).any():
-            raise ValueError(f"{name} holds values of {v.dtype} that are not integers; t is in microseconds")
-        v = whole
-    return v.astype(np.int64, copy=False) if name == "t" else v
+        raise ValueError(f"{name} holds values of type {v.dtype}; give integers")
+    if v.dtype == np.uint64 and v.size and v.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{name} reaches {v.max()}, more than int64 holds")
+    return v
 
 
 def _polarity(p: Any) -> NDArray[np.bool_]:
     p = np.asarray(p)
-    if p.dtype == bool:
+    if p.dtype == bool and p.ndim == 1:
         return p
-    if p.size and (p.dtype.kind not in "iuf" or not np.isin(p, (-1, 0, 1)).all()):
-        raise ValueError(
-            f"p holds values such as {p[~np.isin(p, (-1, 0, 1))][:1]}; give bool, 0 and 1, or -1 and 1"
-        )
-    if p.size and (p == 0).any() and (p == -1).any():
+    p = _integers("p", p)
+    lowest, highest = (p.min(), p.max()) if p.size else (0, 0)
+    if lowest < -1 or highest > 1:
+        raise ValueError(f"p goes from {lowest} to {highest}; give bool, 0 and 1, or -1 and 1")
+    if lowest == -1 and not p.all():
         raise ValueError("p holds both 0 and -1; which is negative? give bool, 0 and 1, or -1 and 1")
     return p > 0
 
 
+def _within(v: NDArray, size: int) -> bool:
+    return not v.size or bool(v.min() >= 0 and v.max() < size)
+
+
 def _check_within(name: str, v: NDArray, size: int, sensor: Sensor) -> None:
-    if v.size and (v.min() < 0 or v.max() >= size):
+    if not _within(v, size):
         i = int(np.flatnonzero((v < 0) | (v >= size))[0])
         raise ValueError(
             f"{name}[{i}] is {v[i]}, outside the sensor of {sensor.height} rows x {sensor.width} columns; "
@@ -225,18 +284,18 @@ def _check_within(name: str, v: NDArray, size: int, sensor: Sensor) -> None:
 
 
 def _repaired(x: NDArray, y: NDArray, t: NDArray, p: NDArray, sensor: Sensor) -> tuple[NDArray, ...]:
-    outside = (x < 0) | (x >= sensor.width) | (y < 0) | (y >= sensor.height)
-    early = ~outside & (t < 0)
     done = []
-    if outside.any():
-        done.append(f"left out {outside.sum()} events outside the sensor of {tuple(sensor)}")
-    if early.any():
-        done.append(f"left out {early.sum()} events before time 0")
-    if done:
+    if not (_within(x, sensor.width) and _within(y, sensor.height)) or (t < 0).any():
+        outside = (x < 0) | (x >= sensor.width) | (y < 0) | (y >= sensor.height)
+        early = ~outside & (t < 0)
+        if outside.any():
+            done.append(f"left out {outside.sum()} events outside the sensor of {tuple(sensor)}")
+        if early.any():
+            done.append(f"left out {early.sum()} events before time 0")
         keep = ~(outside | early)
         x, y, t, p = x[keep], y[keep], t[keep], p[keep]
-    late = int((t[1:] < t[:-1]).sum())
-    if late:
+    if not is_sorted(t):
+        late = int((t[1:] < t[:-1]).sum())
         order = np.argsort(t, kind="stable")
         x, y, t, p = x[order], y[order], t[order], p[order]
         done.append(f"sorted the events by time, which went back {late} times")

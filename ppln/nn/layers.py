@@ -106,7 +106,7 @@ class _PPLayer(TimedLayer):
     """Predict the coefficients of a potential for every output, and evaluate it at t in [0, 1]."""
 
     _out_dim = 0  # the dimension of `weight` in which the outputs lie
-    _bias_apart = False  # on a GPU, torch adds the bias in a pass of its own; the node can do it in passing
+    _is_convolution = False
 
     def __init__(
         self,
@@ -126,7 +126,10 @@ class _PPLayer(TimedLayer):
         setattr(self, "out_channels" if self._space else "out_features", outputs)
 
     def _evaluate(self, x: Tensor, times: Tensor, mean: Tensor | None, repeats: int = 1) -> Tensor:
-        bias: Any = self.bias if self._bias_apart and x.is_cuda else None
+        # On a GPU, torch adds the bias of a convolution in a pass of its own; the node can do it in passing.
+        apart = self._is_convolution and x.is_cuda and mean is None and self._groups == 1
+        apart = apart and x.is_contiguous() and self.weight.is_contiguous()  # so coefficients will be, too
+        bias: Any = self.bias if apart else None
         coefficients, mean = self._predict(x, mean, repeats, bias is None)
         y = functional.evaluate_packed(
             coefficients, times, mean, self.segments, self.maps, self._groups, self.temperature, bias
@@ -200,21 +203,21 @@ class PPConv1d(_PPLayer, nn.Conv1d):
     """nn.Conv1d whose outputs are potentials: PPConv1d(in_channels, out_channels, kernel_size, ...)(x, t)."""
 
     _space = 1
-    _bias_apart = True
+    _is_convolution = True
 
 
 class PPConv2d(_PPLayer, nn.Conv2d):
     """nn.Conv2d whose outputs are potentials: PPConv2d(in_channels, out_channels, kernel_size, ...)(x, t)."""
 
     _space = 2
-    _bias_apart = True
+    _is_convolution = True
 
 
 class PPConv3d(_PPLayer, nn.Conv3d):
     """nn.Conv3d whose outputs are potentials: PPConv3d(in_channels, out_channels, kernel_size, ...)(x, t)."""
 
     _space = 3
-    _bias_apart = True
+    _is_convolution = True
 
 
 class PPConvTranspose2d(_PPLayer, nn.ConvTranspose2d):

@@ -12,6 +12,7 @@ is imported when the first packet is asked for.
 
 import importlib
 import struct
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -72,7 +73,8 @@ class Options:
     camera: int | None = None
     """Which camera, for files that hold several, from 0."""
     repair: bool = False
-    """Leave out events outside the sensor or before time 0, sort by time, and warn of what was done."""
+    """Leave out events outside the sensor or before time 0, sort by time, end before a record that is not
+    whole, and warn of what was done."""
 
 
 Packet = Header | Events | Frames | Triggers | Signal
@@ -84,6 +86,36 @@ def require(library: str, requirement: str, what: str) -> Any:
         return importlib.import_module(library)
     except ModuleNotFoundError:
         raise ModuleNotFoundError(f"{what} needs {library}; run: pip install '{requirement}'") from None
+
+
+def cut_short(path: Path, byte: int, options: Options) -> None:
+    """A record is not whole: a fault, or with repair the end."""
+    fault = f"{path} is cut short or damaged: the record at byte {byte} is not whole"
+    if not options.repair:
+        raise RecordingError(f"{fault}; read with repair=True to end before it")
+    warnings.warn(f"repaired: {fault}; reading ended before it", stacklevel=3)
+
+
+def refuse_camera(path: Path, options: Options) -> None:
+    if options.camera is not None:
+        raise RecordingError(f"{path} holds one camera; leave out camera={options.camera}")
+
+
+def agreed_sensor(path: Path, told: tuple[int | str | None, int | str | None], options: Options) -> Sensor:
+    """(height, width) as the file tells, or else as the options do; where both do they must agree."""
+    given = None if options.sensor is None else Events.empty(options.sensor).sensor  # this checks it
+    height, width = told
+    if height is None or width is None:
+        if given is None:
+            raise RecordingError(f"{path} does not tell the size of its sensor; give sensor=(height, width)")
+        return given
+    try:
+        sensor = Events.empty((int(height), int(width))).sensor
+    except ValueError:
+        raise RecordingError(f"{path} tells a sensor of {height!r} x {width!r} pixels") from None
+    if given not in (None, sensor):
+        raise RecordingError(f"sensor is {options.sensor}, but {path} tells {tuple(sensor)}")
+    return sensor
 
 
 def detect(path: str | Path) -> str:
@@ -141,6 +173,11 @@ def iter_events(
         waiting.append(packet)
     if waiting:
         yield concatenate(waiting)
+
+
+def iter_packets(path: str | Path, *, format: str | None = None, **options: Any) -> Iterator[Packet]:
+    """All of a recording in small packets, Header first; need not fit in memory. `options`: see Options."""
+    return _packets(path, format, Options(**options), only_events=False)
 
 
 def read_recording(path: str | Path, *, format: str | None = None, **options: Any) -> Recording:

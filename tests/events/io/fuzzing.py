@@ -1,7 +1,7 @@
 """Broken files: a reader gets thousands of damaged copies of a small good one.
 
-Each copy must end in a Recording or in a RecordingError. The copies are read in a process of its own with little
-memory to spare and a limit on time, so that a crash, a hang or an allocation without bounds shows as a failure.
+Each copy must end in a Recording or in a RecordingError. The copies are read in a process of their own, with
+little memory to spare and a limit on time: a crash, a hang or an allocation without bounds is a failure.
 
     python tests/events/io/fuzzing.py FORMAT FILE FIRST COUNT     reads the copies FIRST to FIRST + COUNT
 """
@@ -36,7 +36,7 @@ def assert_survives(format: str, good: Path, mutations: int = MUTATIONS, **optio
 
 
 def damaged(data: bytes, seed: int) -> bytes:
-    """One way to break a file: cut, flip bits, overwrite, repeat or remove a stretch, plant extreme numbers."""
+    """One way to break a file: cut, flip bits, overwrite, repeat or remove a part, plant extreme numbers."""
     draw = np.random.default_rng(seed)
     out = bytearray(data)
     for _ in range(int(draw.integers(1, 4))):

@@ -1,0 +1,110 @@
+"""Synthetic scenes per second, on the CPU and, where there is one, on the GPU.
+
+python benchmarks/scenes.py benchmarks/results/scenes_cpu.json
+
+Batches of 14 frames and 4 substeps, with cameras drawn at random. All textures are made before, in
+`textures_s`. Setting the stage, drawing and the events are timed for themselves as well, in ms a sample;
+`cpu_ms` is the processor's own time, which tells more where a machine is busy with other things. On a CPU
+there is also a DataLoader with as many workers, of one thread each, as there are cores.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from ppln.datasets.synthetic.scenes import Scenes
+from ppln.events.simulate import simulate_histogram
+
+SIZES = ((128, 128), (180, 240))
+BATCHES = {"cpu": (8,), "cuda": (16, 64, 256)}
+
+
+def now(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def measure(scenes: Scenes, device: str, batch: int, at_least_s: float) -> dict[str, float]:
+    scenes.batch(range(batch), device)
+    done, cpu, start = 0, time.process_time(), now(device)
+    while now(device) - start < at_least_s:
+        scenes.batch(range(done, done + batch), device)
+        done += batch
+    samples_per_s = done / (now(device) - start)
+    cpu_ms = 1e3 * (time.process_time() - cpu) / done
+    parts, rounds = torch.zeros(3), 8
+    for k in range(rounds):
+        chosen = list(range(batch)) if device == "cuda" else [k]  # a CPU makes one at a time
+        times = [now(device)]
+        stage = scenes.stage(chosen, device)
+        times.append(now(device))
+        light = stage.render(scenes.steps)
+        times.append(now(device))
+        simulate_histogram(light, scenes.steps_us, scenes._cameras(chosen), bins=scenes.frames - 1)
+        times.append(now(device))
+        parts += torch.tensor(times, dtype=torch.float64).diff() * 1e3 / len(chosen) / rounds
+    names = "stage_ms", "render_ms", "events_ms"
+    return {"samples_per_s": samples_per_s, "cpu_ms": cpu_ms} | dict(zip(names, parts.tolist(), strict=True))
+
+
+def by_workers(scenes: Scenes, workers: int, at_least_s: float) -> dict[str, float]:
+    loader = DataLoader(scenes, batch_size=4, num_workers=workers)
+    batches: Iterator[Any] = iter(loader)
+    for _ in range(2 * workers):
+        next(batches)
+    start, done = time.perf_counter(), 0
+    while time.perf_counter() - start < at_least_s:
+        next(batches)
+        done += 4
+    return {"workers": workers, "samples_per_s": done / (time.perf_counter() - start)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path, help="the JSON file to write")
+    parser.add_argument("--seconds", type=float, default=10.0, help="time for each figure, at least")
+    parser.add_argument(
+        "--size", type=int, nargs=2, action="append", help="height and width; may be repeated"
+    )
+    args = parser.parse_args()
+    report: dict[str, Any] = {
+        "torch": torch.__version__,
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "load_before": os.getloadavg()[0],
+        "runs": [],
+    }
+    if torch.cuda.is_available():
+        report["gpu"] = torch.cuda.get_device_name()
+    for device in ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]:
+        for size in args.size or SIZES:
+            scenes = Scenes("test", size=tuple(size), length=1_000_000)
+            every, start = torch.arange(len(scenes.textures)), now(device)
+            scenes.textures.take(every, device)
+            textures_s = now(device) - start
+            runs = [{"batch": n} | measure(scenes, device, n, args.seconds) for n in BATCHES[device]]
+            if device == "cpu":
+                runs.append(by_workers(scenes, os.cpu_count() or 1, args.seconds))
+            for run in runs:
+                row = {
+                    "device": device,
+                    "size": list(size),
+                    "textures": len(every),
+                    "textures_s": textures_s,
+                } | run
+                report["runs"].append({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()})
+                print(report["runs"][-1], flush=True)
+            args.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Data to learn from: recorded sets and synthetic ones."""

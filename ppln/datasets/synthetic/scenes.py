@@ -1,0 +1,150 @@
+"""Scenes for deblurring, in the protocol of HQF: sharp frames, their mean, and the events in between.
+
+    scenes = Scenes("train", size=(128, 128))
+    sample = scenes.batch(range(32), "cuda")       # or a DataLoader around it
+    recording = scenes.recording(7)                # a scene as a camera would have recorded it
+
+What a scene is made of is told in stage.py. Random numbers follow from (seed, split, index): on a CPU a
+sample is the same, to the bit, in any batch and process; on other devices it is the same up to rounding.
+
+Values are linear in light: twice the value is twice the light. Frames saturate at 1, as a camera's do; the
+events see beyond. Light is drawn `substeps` times for each frame, and its logarithm runs in straight lines in
+between. With 14 frames, 4 substeps and a motion_px of 20 no step is longer than a pixel.
+
+Dimensions: B scenes, H rows, W columns.
+"""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ppln.datasets.synthetic.draws import Draws
+from ppln.datasets.synthetic.stage import Stage, set_stage
+from ppln.datasets.synthetic.textures import MADE, Textures
+from ppln.events.events import Sensor, whole
+from ppln.events.recording import Frames, Recording
+from ppln.events.simulate import EventCamera, simulate_events, simulate_histogram
+
+STAGE, CAMERA, NOISE = range(3)  # what random numbers are drawn for
+
+
+class Sample(NamedTuple):
+    """What a network is given, and what it should find. A single scene has no dimension B."""
+
+    sharp: Tensor  # [B, frames, H, W] of 0 to 1
+    blurry: Tensor  # [B, 1, H, W] the mean of the sharp frames
+    histogram: Tensor  # [B, 2 (frames - 1), H, W] counts of events, (positive, negative) for each interval
+    times: Tensor  # [B, frames] from 0 to 1
+
+
+class Scenes(Dataset[Sample]):
+    """`length` scenes.
+
+    textures    what surfaces look like: see textures.Textures
+    motion_px   how far things move in the window, at most: see stage.py. Raise substeps with it.
+    camera      None: another for each scene, with thresholds of 0.1 to 0.35 and some noise
+    window_us   the time from the first frame to the last
+    fine_blur   the blurry frame is the mean of all that is drawn, substeps too, not of the sharp frames
+    """
+
+    def __init__(
+        self,
+        split: str,
+        *,
+        size: tuple[int, int] = (180, 240),
+        frames: int = 14,
+        substeps: int = 4,
+        textures: str | Path = "made+scikit-image",
+        seed: int = 0,
+        length: int = 10_000,
+        motion_px: float = 20.0,
+        camera: EventCamera | None = None,
+        window_us: int = 520_000,
+        fine_blur: bool = False,
+    ) -> None:
+        try:
+            height, width = (whole("size", n, least=16) for n in size)
+        except (TypeError, ValueError):
+            raise ValueError(f"size is {size!r}; give (height, width), each 16 or more") from None
+        if not 0 <= motion_px < math.inf:
+            raise ValueError(f"motion_px is {motion_px}; give a finite number, 0 or more")
+        self.split, self.seed = split, whole("seed", seed)
+        self.size = Sensor(height, width)
+        self.frames, self.substeps = whole("frames", frames, least=2), whole("substeps", substeps, least=1)
+        self.length, self.motion_px = whole("length", length, least=1), float(motion_px)
+        self.camera, self.fine_blur = camera, fine_blur
+        steps = (self.frames - 1) * self.substeps
+        self.window_us = whole("window_us", window_us, least=steps)
+        self.steps = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
+        self.steps_us = (self.steps * self.window_us).round().long().numpy()
+        # As large as the pictures, or where these are larger than 1024, mirrored at the ends.
+        side = min(1024, max(256, 64 * math.ceil(max(self.size) / 64)))
+        self.textures = Textures(split, textures, size=side)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Sample:
+        return Sample(*(part[0] for part in self.batch([index])))
+
+    def stage(self, indices: Iterable[int], device: torch.device | str = "cpu") -> Stage:
+        """The scenes themselves, which can be drawn at any time: scenes.stage([7]).render([0.1, 0.5])"""
+        draws = self._draws(STAGE, list(indices))
+        return set_stage(draws, self.size, self.textures, self.motion_px, torch.device(device))
+
+    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> Sample:
+        """Several scenes, made on the device."""
+        indices = list(indices)
+        if torch.device(device).type == "cpu" and len(indices) > 1:
+            # One fills the cache, so several at once are no faster; and one has the same bits in any batch.
+            return Sample(*map(torch.stack, zip(*(self[i] for i in indices), strict=True)))
+        light = self.stage(indices, device).render(self.steps)
+        frames = light.clamp(max=1)
+        sharp = frames[:, :: self.substeps].contiguous()
+        blurry = (frames if self.fine_blur else sharp).mean(1, keepdim=True)
+        cameras, seeds = self._cameras(indices), self._draws(NOISE, indices).keys
+        histogram = simulate_histogram(light, self.steps_us, cameras, seed=seeds, bins=self.frames - 1)
+        times = torch.linspace(0, 1, self.frames, device=light.device).expand(len(indices), -1)
+        return Sample(sharp, blurry, histogram, times)
+
+    def recording(self, index: int, *, blurry: bool = False) -> Recording:
+        """A scene as a camera would have recorded it: events, and the sharp frames or the blurry one."""
+        light = self.stage([index]).render(self.steps)
+        cameras, seeds = self._cameras([index]), self._draws(NOISE, [index]).keys
+        (events,) = simulate_events(light, self.steps_us, cameras, seed=seeds)
+        drawn = slice(None, None, 1 if blurry and self.fine_blur else self.substeps)
+        frames, t = light[0, drawn].clamp(max=1), self.steps_us[drawn]
+        exposure = np.stack([t, t], 1)
+        if blurry:
+            frames, t, exposure = frames.mean(0, keepdim=True), t[:1], t[None, [0, -1]]
+        images = (frames * 255).round().to(torch.uint8).numpy()
+        return Recording("synthetic", self.size, events, Frames(images, t, exposure))
+
+    def _draws(self, purpose: int, indices: list[int]) -> Draws:
+        for index in indices:
+            if not 0 <= index < self.length:
+                raise IndexError(f"index is {index}; there are {self.length} scenes, from 0 on")
+        return Draws(self.seed, tuple(MADE).index(self.split), purpose, torch.tensor(indices))
+
+    def _cameras(self, indices: list[int]) -> EventCamera | list[EventCamera]:
+        if self.camera is not None:
+            return self.camera
+        draws = self._draws(CAMERA, indices)
+        on = draws.log_uniform(0.1, 0.35)
+        drawn = {
+            "threshold_on": on,
+            "threshold_off": on * draws.log_uniform(0.8, 1.25),
+            "threshold_spread": on * draws.uniform(0, 0.1),
+            "refractory_us": draws.log_uniform(10, 1000),
+            "leak_rate_hz": draws.uniform(0, 0.3),
+            "shot_noise_hz": draws.log_uniform(0.02, 1),
+        }
+        table = torch.stack(list(drawn.values()), 1).tolist()
+        # No low pass: what it delays by is nothing beside the time between two drawings.
+        return [EventCamera(bandwidth_hz=None, **dict(zip(drawn, row, strict=True))) for row in table]

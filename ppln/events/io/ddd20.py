@@ -1,0 +1,152 @@
+"""DDD17 and DDD20 as recorded: HDF5 with the packets of cAER and the measurements of the car.
+
+    dvs/data          [N] packets of the camera, bytes of different lengths
+    dvs/timestamp     [N] when the computer received each, microseconds
+    <key>/data, <key>/timestamp    measurements: steering_wheel_angle, vehicle_speed and others
+
+A packet is as libcaer and AEDAT 3.1 define it, little-endian: a header of 28 bytes and events of one type,
+each with bit 0 of its first word set where it is valid. Row 0 is the top. Types read: polarity events,
+frames, and special events, which become triggers but for wraps and resets of the clock. IMU samples are not.
+
+Events carry the camera's clock, measurements the computer's. The camera's is moved onto the computer's by one
+constant: the last event of the first packet is taken to have happened when the packet was received. After a
+reset of the camera's clock the constant is taken anew. A frame's time stamp is the middle of its exposure.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppln.events.events import Events, Sensor
+from ppln.events.io import CHUNK, Options, Packet, RecordingError
+from ppln.events.io.hdf5 import byte_rows, check_length, dataset, datasets, find, header, holds, opened
+from ppln.events.recording import Frames, Signal, Triggers
+
+SENSOR = Sensor(260, 346)
+FEW = 1 << 16  # events are gathered from packets until there are so many
+SPECIAL, POLARITY, FRAME = 0, 1, 2
+CLOCK_RESET, FIRST_TRIGGER = 1, 2  # types of special events; 0 is a wrap of the clock
+PACKET = np.dtype("<i2, <i2, <i4, <i4, <i4, <i4, <i4, <i4")  # see _events
+WORDS = np.dtype([("data", "<u4"), ("t", "<i4")])
+FRAME_HEAD = [("data", "<u4"), ("start", "<i4"), ("t", "<i4"), ("exposure", "<i4", 2), ("size", "<i4", 2)]
+FRAME_BYTES = 36  # before the pixels; after FRAME_HEAD comes the position
+
+
+def matches(path: Path, head: bytes) -> bool:
+    return holds(path, head, "dvs/data", "dvs/timestamp")
+
+
+def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]:
+    with opened(path) as file:
+        yield header(path, SENSOR, options)
+        yield from _camera(file, path, options, only_events)
+        if not only_events:
+            yield from _measurements(file, path)
+
+
+def _camera(file: Any, path: Path, options: Options, only_events: bool) -> Iterator[Packet]:
+    (received_us,) = datasets(file, ["dvs/timestamp"], "iu")
+    received_us = received_us[:].astype(np.int64)
+    shift_us: int | None = None  # from the camera's clock to the computer's
+    waiting: list[tuple[NDArray, ...]] = []  # x, y, t, p
+    last_us: int | None = None
+    for row, data in enumerate(byte_rows(file, path, "dvs/data", len(received_us))):
+        where = f"{path}: dvs/data, row {row}"
+        kind, base_us, events = _events(data, where)
+        if kind == SPECIAL:
+            special = events["data"] >> 1 & 0x7F
+            if (special == CLOCK_RESET).any():
+                shift_us = None
+            events, special = events[special >= FIRST_TRIGGER], special[special >= FIRST_TRIGGER]
+        if not len(events):
+            continue
+        t = base_us + events["t"].astype(np.int64)
+        if shift_us is None:
+            shift_us = int(received_us[row] - t[-1])
+            if last_us is not None:  # what comes after a reset happened after what came before it
+                shift_us = max(shift_us, last_us - int(t[0]))
+        t += shift_us
+        if kind == POLARITY:
+            word = events["data"]
+            last_us = int(t[-1])
+            waiting.append((word >> 17, word >> 2 & 0x7FFF, t, word >> 1 & 1))
+            if sum(len(part[0]) for part in waiting) >= FEW:
+                yield from _gathered(waiting, f"{path}: dvs/data, up to row {row}", options)
+                waiting = []
+        elif only_events:
+            continue
+        elif kind == FRAME:
+            for event in events:
+                yield _frame(event, base_us + shift_us, where)
+        else:
+            yield Triggers(t, special.astype(np.uint8))
+    if waiting:
+        yield from _gathered(waiting, f"{path}: dvs/data, up to row {row}", options)
+
+
+def _events(data: NDArray[np.uint8], where: str) -> tuple[int, int, NDArray]:
+    """Type, what to add to the time stamps, and the valid events of a packet."""
+    if len(data) < PACKET.itemsize:
+        raise RecordingError(f"{where} is cut short: {len(data)} bytes, less than the header of a packet")
+    kind, _, size, _, overflow, capacity, number, _ = data[: PACKET.itemsize].view(PACKET)[0].tolist()
+    body = data[PACKET.itemsize :]
+    told = size > 0 and 0 <= number <= capacity and overflow >= 0
+    if not told or len(body) not in (size * number, size * capacity):
+        raise RecordingError(
+            f"{where} is damaged: {len(body)} bytes for {number} of {capacity} events of {size} bytes each"
+        )
+    if kind in (SPECIAL, POLARITY) and size == WORDS.itemsize:
+        layout = WORDS
+    elif kind == FRAME and size >= FRAME_BYTES and size % 2 == 0:
+        pixels = (size - FRAME_BYTES) // 2
+        layout = np.dtype([*FRAME_HEAD, ("position", "<i4", 2), ("pixels", "<u2", (pixels,))])
+    elif kind in (SPECIAL, POLARITY, FRAME):
+        raise RecordingError(f"{where} is damaged: events of type {kind} cannot have {size} bytes")
+    else:
+        return kind, 0, np.empty(0, WORDS)
+    events = body[: size * number].view(layout)
+    events = events[events["data"] & 1 == 1]
+    if (events["t"] < 0).any():
+        raise RecordingError(f"{where} is damaged: negative time stamps")
+    return kind, overflow << 31, events
+
+
+def _gathered(waiting: list[tuple[NDArray, ...]], where: str, options: Options) -> Iterator[Events]:
+    x, y, t, p = (np.concatenate(parts) for parts in zip(*waiting, strict=True))
+    try:
+        events = Events.adopt(x, y, t, p, SENSOR, repair=options.repair)
+    except ValueError as error:
+        raise RecordingError(f"{where}: {error}") from error
+    for first in range(0, len(events), CHUNK):
+        yield events[first : first + CHUNK]
+
+
+def _frame(event: NDArray, shift_us: int, where: str) -> Frames:
+    channels = event["data"] >> 1 & 7
+    width, height = event["size"].tolist()
+    if channels != 1 or min(width, height) < 1 or width * height > len(event["pixels"]):
+        raise RecordingError(
+            f"{where}: a frame of {height} x {width} pixels in {channels} channels; one channel can be read, "
+            f"and {len(event['pixels'])} values are there"
+        )
+    exposure = event["exposure"].astype(np.int64) + shift_us
+    image = event["pixels"][: width * height].reshape(1, height, width).astype(np.uint16)
+    return Frames(image, exposure[:1] + (exposure[1:] - exposure[:1]) // 2, exposure[None])
+
+
+def _measurements(file: Any, path: Path) -> Iterator[Signal]:
+    for key in sorted(set(file) - {"dvs"}):
+        group = file[key]
+        if not isinstance(group, Mapping) or not {"data", "timestamp"} <= set(group):
+            continue
+        if find(file, f"{key}/data").dtype.kind not in "biuf":
+            warnings.warn(f"{path}: {key} is left out, its data are not numbers", stacklevel=2)
+            continue
+        values = dataset(file, f"{key}/data", None, "biuf")
+        (t,) = datasets(file, [f"{key}/timestamp"], "iu")
+        check_length(file, [values], len(t))
+        yield Signal(key, t[:].astype(np.int64), values[:])

@@ -1,0 +1,336 @@
+"""Our own HDF5 layout, read and written; docs/data.md describes it.
+
+All metadata carry checksums (the file format of HDF5 1.10) and so do all data (the Fletcher-32 filter): a
+damaged file is an error, never other numbers.
+"""
+
+import hashlib
+import os
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from math import prod
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppln.events.events import Events
+from ppln.events.io import Header, Options, Packet, RecordingError, detect, iter_packets, require
+from ppln.events.io.hdf5 import (
+    SIGNATURE,
+    attribute,
+    check_length,
+    dataset,
+    datasets,
+    header,
+    opened,
+    read_events,
+)
+from ppln.events.recording import Frames, Recording, Signal, Triggers
+
+NAME, VERSION = b"ppln recording", 1
+COLUMNS = ("events/x", "events/y", "events/t", "events/p")
+UNITS = {"x": "px", "y": "px", "t": "us", "p": "1: brighter, 0: darker", "exposure": "us, begin and end"}
+ROWS = 1 << 14  # in a compressed piece, at most: what is unpacked to read one of them
+PIECE_BYTES = 1 << 17
+IN_ORDER = ("events/t", "frames/t")  # time stamps that must not go back
+PACKET_BYTES = 1 << 23  # of frames and signals
+CHECKED_SUPERBLOCKS = (2, 3)  # versions of the first block of a file that carry a checksum
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What was written."""
+
+    events: int = 0
+    frames: int = 0
+    triggers: int = 0
+    signals: dict[str, int] = field(default_factory=dict)
+
+
+def matches(path: Path, head: bytes) -> bool:
+    if not head.startswith(SIGNATURE):
+        return False
+    with opened(path) as file:
+        return attribute(file, "format") == NAME
+
+
+def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]:
+    with opened(path) as file:
+        sensor = _checked(file, path)
+        groups = set(file)  # as listed: what a name leads to may be damaged, which must be an error
+        has_events = "events" in groups
+        yield header(path, sensor, options, has_events=has_events)
+        if has_events:
+            yield from read_events(file, COLUMNS, sensor, options)
+        if only_events:
+            return
+        if "frames" in groups:
+            yield from _frames(file)
+        if "triggers" in groups:
+            t, kind = datasets(file, ["triggers/t", "triggers/kind"], "iu")
+            yield Triggers(t[:], kind[:])
+        for name in file["signals"] if "signals" in groups else ():
+            yield from _signal(file, name)
+
+
+def read_between(path: str | Path, start_us: int, end_us: int) -> Events:
+    """The events with start_us <= t < end_us of a file of ours; little more than them is read."""
+    path = Path(path)
+    if end_us < start_us:
+        raise ValueError(f"end_us {end_us} lies before start_us {start_us}")
+    with opened(path) as file:
+        sensor = _checked(file, path)
+        columns = datasets(file, COLUMNS, "iu")
+        first = bisect_left(columns[2], start_us)
+        part = slice(first, bisect_left(columns[2], end_us, first))
+        x, y, t, p = (column[part] for column in columns)
+        return Events.adopt(x, y, t, p, sensor)
+
+
+def write_recording(
+    recording: Recording | Iterable[Packet],
+    path: str | Path,
+    *,
+    source_format: str = "",
+    compression: int = 4,
+    overwrite: bool = False,
+) -> Counts:
+    """Write a recording, or packets as a reader gives them, of which one is held at a time.
+
+    The file takes its name when it is complete and on the disk: a crash leaves none, or the one from before.
+    compression: of gzip, 0 to 9.
+    """
+    if isinstance(recording, Recording):
+        source_format, recording = source_format or recording.format, _packets_of(recording)
+    with _put_in_place(Path(path), overwrite) as aside:
+        return _write(aside, iter(recording), source_format, compression)
+
+
+def convert(
+    source: str | Path,
+    target: str | Path,
+    *,
+    format: str | None = None,
+    options: Options | None = None,
+    compression: int = 4,
+    verify: bool = True,
+    overwrite: bool = False,
+) -> Counts:
+    """Write a recording of any format into ours, in little memory. options: how to read the source.
+
+    verify: before the target takes its name, read both again and compare every array.
+    """
+    how = {"format": format or detect(source), **vars(options or Options())}
+    with _put_in_place(Path(target), overwrite) as aside:
+        counts = _write(aside, iter_packets(source, **how), how["format"], compression)
+        if verify:
+            wanted = _digests(iter_packets(source, **how))
+            found = _digests(iter_packets(aside, format="native"))
+            different = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
+            if different:
+                raise RecordingError(f"what was written of {source} differs in {', '.join(different)}")
+        return counts
+
+
+def _checked(file: Any, path: Path) -> tuple[int, int]:
+    """The sensor of a file that is ours and of a version we know."""
+    with path.open("rb") as raw:
+        superblock = raw.read(9)[-1]
+    version, sensor = attribute(file, "version"), attribute(file, "sensor")
+    if attribute(file, "format") != NAME or superblock not in CHECKED_SUPERBLOCKS:
+        raise RecordingError(f"{path} is not a recording that ppln wrote")
+    if version != VERSION:
+        raise RecordingError(
+            f"{path} is of version {version}, this ppln reads {VERSION}; install a newer ppln"
+        )
+    if np.shape(sensor) != (2,):
+        raise RecordingError(f"{path}: the attribute sensor is {sensor}, not height and width")
+    return int(sensor[0]), int(sensor[1])
+
+
+def _frames(file: Any) -> Iterator[Frames]:
+    images = dataset(file, "frames/images", None, "u")
+    (t,) = datasets(file, ["frames/t"], "i")
+    exposure = dataset(file, "frames/exposure", 2, "i") if "exposure" in set(file["frames"]) else None
+    check_length(file, [images, t] if exposure is None else [images, t, exposure], len(t))
+    for part in _parts(images):
+        yield Frames(images[part], t[part], None if exposure is None else exposure[part])
+
+
+def _signal(file: Any, name: str) -> Iterator[Signal]:
+    (t,) = datasets(file, [f"signals/{name}/t"], "i")
+    values = dataset(file, f"signals/{name}/values", None, "biuf")
+    check_length(file, [values], len(t))
+    for part in _parts(values):
+        yield Signal(unquote(name), t[part], values[part])
+
+
+def _parts(data: Any) -> Iterator[slice]:
+    """Rows that make a packet; of no rows, one packet of none."""
+    step = max(1, PACKET_BYTES // max(1, data.nbytes // max(1, len(data))))
+    for first in range(0, max(1, len(data)), step):
+        yield slice(first, first + step)
+
+
+def _packets_of(recording: Recording) -> Iterator[Packet]:
+    yield Header(recording.sensor, recording.events is not None)
+    for packet in (recording.events, recording.frames, recording.triggers, *recording.signals.values()):
+        if packet is not None:
+            yield packet
+
+
+def _arrays(packet: Events | Frames | Triggers | Signal) -> Iterator[tuple[str, NDArray]]:
+    """The arrays of a packet, by the names of their datasets."""
+    if isinstance(packet, Events):
+        yield from zip(COLUMNS, (packet.x, packet.y, packet.t, packet.p.view(np.uint8)), strict=True)
+    elif isinstance(packet, Frames):
+        yield "frames/images", packet.images
+        yield "frames/t", packet.t
+        if packet.exposure is not None:
+            yield "frames/exposure", packet.exposure
+    elif isinstance(packet, Triggers):
+        yield "triggers/t", packet.t
+        yield "triggers/kind", packet.kind
+    else:
+        if not packet.name:
+            raise ValueError("a signal has no name; give it one")
+        group = quote(packet.name, safe=" ").replace(".", "%2E")  # a name may hold what HDF5 takes for a path
+        yield f"signals/{group}/t", packet.t
+        yield f"signals/{group}/values", packet.values
+
+
+class _Column:
+    """A dataset that grows. Rows wait until they fill a compressed piece."""
+
+    def __init__(self, file: Any, name: str, values: NDArray, compression: int) -> None:
+        row_bytes = values.dtype.itemsize * prod(values.shape[1:])
+        if values.dtype.kind not in "biuf" or not row_bytes:
+            raise ValueError(f"{name} is {values.dtype} of shape {values.shape}; numbers can be written")
+        self.name, self.piece = name, max(1, min(ROWS, PIECE_BYTES // row_bytes))
+        self.data = file.create_dataset(
+            name,
+            shape=(0, *values.shape[1:]),
+            maxshape=(None, *values.shape[1:]),
+            dtype=values.dtype,
+            chunks=(self.piece, *values.shape[1:]),
+            compression="gzip",
+            compression_opts=compression,
+            shuffle=True,
+            fletcher32=True,
+        )
+        unit = UNITS.get(name.rpartition("/")[2])
+        if unit is not None:
+            self.data.attrs["unit"] = np.bytes_(unit)
+        self.waiting: list[NDArray] = []
+        self.rows = 0
+        self.last: Any = None
+
+    def append(self, values: NDArray) -> None:
+        if self.data.dtype != values.dtype or self.data.shape[1:] != values.shape[1:]:
+            raise ValueError(
+                f"{self.name} has rows of {values.dtype} and shape {values.shape[1:]} in one packet, and of "
+                f"{self.data.dtype} and {self.data.shape[1:]} before"
+            )
+        if not len(values):
+            return
+        if self.name in IN_ORDER and self.last is not None and values[0] < self.last:
+            raise ValueError(
+                f"{self.name} goes back from {self.last} to {values[0]} us between two packets; read it "
+                "whole, with ppln.read_recording and repair=True, and write that"
+            )
+        self.last = values[-1]
+        self.rows += len(values)
+        self.waiting.append(values)
+        if sum(map(len, self.waiting)) >= self.piece:
+            self.flush()
+
+    def flush(self) -> None:
+        if self.waiting:
+            done = len(self.data)
+            self.data.resize(self.rows, axis=0)
+            self.data[done:] = np.concatenate(self.waiting)
+            self.waiting = []
+
+
+def _write(path: Path, recording: Iterator[Packet], source_format: str, compression: int) -> Counts:
+    h5py = require("h5py", "h5py>=3.10", "to write HDF5")
+    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+        return _fill(file, recording, source_format, compression)
+
+
+def _fill(file: Any, recording: Iterator[Packet], source_format: str, compression: int) -> Counts:
+    first = next(recording, None)
+    if not isinstance(first, Header):
+        raise ValueError(f"the first packet is {type(first).__name__}, not Header; give what a reader gives")
+    # Text of fixed length lies in the header of its object, under its checksum.
+    file.attrs["format"], file.attrs["version"] = np.bytes_(NAME), VERSION
+    file.attrs["sensor"], file.attrs["source_format"] = first.sensor, np.bytes_(source_format)
+    columns: dict[str, _Column] = {}
+    for packet in chain([Events.empty(first.sensor)] if first.has_events else [], recording):
+        if isinstance(packet, Header) or (isinstance(packet, Events) and not first.has_events):
+            raise ValueError(f"{type(packet).__name__} comes after the header {first}")
+        if isinstance(packet, Events) and packet.sensor != first.sensor:
+            raise ValueError(f"events are of a sensor of {packet.sensor}, the header of {first.sensor}")
+        for name, values in _arrays(packet):
+            if name not in columns:
+                columns[name] = _Column(file, name, values, compression)
+            columns[name].append(values)
+    for column in columns.values():
+        column.flush()
+    rows = {name: column.rows for name, column in columns.items()}
+    if rows.get("frames/exposure", rows.get("frames/t")) != rows.get("frames/t"):
+        raise ValueError("some frames have an exposure and some do not; write them apart")
+    signals = {unquote(name.split("/")[1]): n for name, n in rows.items() if name.startswith("signals/")}
+    return Counts(rows.get("events/t", 0), rows.get("frames/t", 0), rows.get("triggers/t", 0), signals)
+
+
+def _digests(recording: Iterator[Packet]) -> dict[str, tuple]:
+    """Of every array: type, shape of a row, number of rows and SHA-256, however it is cut into packets."""
+    found: dict[str, Any] = {}
+    for packet in recording:
+        if isinstance(packet, Header):
+            found["the header"] = (packet,)
+            continue
+        for name, values in _arrays(packet):
+            if len(values):
+                entry = found.setdefault(name, [values.dtype, values.shape[1:], 0, hashlib.sha256()])
+                entry[2] += len(values)
+                entry[3].update(np.ascontiguousarray(values).data)
+    return {name: (*entry[:3], *(sha.digest() for sha in entry[3:])) for name, entry in found.items()}
+
+
+@contextmanager
+def _put_in_place(path: Path, overwrite: bool) -> Iterator[Path]:
+    """A name to write to; what is there afterwards takes the name `path`, if all went well."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        _refuse_existing(path, overwrite)
+        yield aside
+        _sync(aside)
+        _refuse_existing(path, overwrite)
+        aside.replace(path)
+        _sync(path.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _refuse_existing(path: Path, overwrite: bool) -> None:
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path} exists; give overwrite=True to replace it, or another name")
+
+
+def _sync(path: Path) -> None:
+    """Wait until it is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,188 @@
+"""ROS 1 bags with events as dvs_msgs/EventArray and frames as sensor_msgs/Image, such as HQF's.
+
+The library rosbags reads the container. The messages are read here, each array of events in one go.
+Time stamps are those inside the messages, as recorded, most often since 1970; parts of a microsecond are cut
+off. A frame has no exposure: the message does not tell it.
+"""
+
+import struct
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ppln.events.events import Events, Sensor
+from ppln.events.io import Header, Options, Packet, RecordingError, require
+from ppln.events.recording import Frames
+
+EVENTS = "dvs_msgs/msg/EventArray"
+IMAGE = "sensor_msgs/msg/Image"
+RECORD = np.dtype([("x", "<u2"), ("y", "<u2"), ("secs", "<u4"), ("nsecs", "<u4"), ("p", "u1")])
+CHANNELS = {"mono8": 1, "rgb8": 3, "bgr8": 3}
+UNTOLD = (0, 0)  # what some drivers write for the size of the sensor
+PIECE = 1 << 17  # events decoded at a time: what is made of them stays in the processor's cache
+
+
+def matches(path: Path, head: bytes) -> bool:
+    return head.startswith(b"#ROSBAG V")
+
+
+def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]:
+    library = require("rosbags.rosbag1", "rosbags>=0.10", "reading a ROS bag")
+    try:
+        reader = library.Reader(path)
+        reader.open()
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a damaged index ends in errors of many kinds
+        raise RecordingError(f"{path} cannot be read as a ROS bag: {error!r}") from error
+    try:
+        yield from _packets(path, reader, options, only_events)
+    finally:
+        reader.close()
+
+
+def _packets(path: Path, reader: Any, options: Options, only_events: bool) -> Iterator[Packet]:
+    topic = _event_topic(path, reader, options)
+    image_topic = None if only_events else _image_topic(path, reader, topic)
+    sensor = _sensor(path, reader, topic, options)
+    yield Header(sensor)
+
+    waiting: list[memoryview] = []
+    waits = done = 0
+    for where, is_image, message in _messages(path, reader, [topic, image_topic]):
+        try:
+            if is_image:
+                frame = _frame(message)
+            else:
+                size, records = _records(message, where, options.repair)
+        except (struct.error, ValueError) as error:
+            raise RecordingError(f"{path}, {where}: {error}") from error
+        if is_image:
+            yield frame
+            continue
+        if size not in (sensor, UNTOLD):
+            raise RecordingError(f"{path}, {where}: the sensor is {size}, and was {tuple(sensor)} before")
+        for start in range(0, len(records), PIECE * RECORD.itemsize):
+            waiting.append(records[start : start + PIECE * RECORD.itemsize])
+            waits += len(waiting[-1]) // RECORD.itemsize
+            if waits >= PIECE:
+                yield _events(path, waiting, done, sensor, options.repair)
+                done, waits, waiting = done + waits, 0, []
+    if waiting:
+        yield _events(path, waiting, done, sensor, options.repair)
+
+
+def _event_topic(path: Path, reader: Any, options: Options) -> str:
+    topics = sorted({c.topic for c in reader.connections if c.msgtype == EVENTS})
+    if not topics:
+        there = ", ".join(sorted({f"{c.topic} ({c.msgtype})" for c in reader.connections})) or "nothing"
+        raise RecordingError(f"{path} holds no dvs_msgs/EventArray; it holds {there}")
+    several = ", ".join(f"{i}: {topic}" for i, topic in enumerate(topics))
+    if options.camera is None and len(topics) > 1:
+        raise RecordingError(f"{path} holds the events of several cameras; give camera= ({several})")
+    camera = options.camera or 0
+    if not 0 <= camera < len(topics):
+        raise RecordingError(f"{path} holds no camera {camera}; give camera= ({several})")
+    return topics[camera]
+
+
+def _image_topic(path: Path, reader: Any, event_topic: str) -> str | None:
+    """Images of the same name space: of /dvs/events, /dvs/image_raw."""
+    space = event_topic.rpartition("/")[0] + "/"
+    topics = {c.topic for c in reader.connections if c.msgtype == IMAGE and c.topic.startswith(space)}
+    if len(topics) > 1 and space + "image_raw" in topics:
+        return space + "image_raw"
+    if len(topics) > 1:
+        raise RecordingError(
+            f"{path}: the frames that belong to {event_topic} may be {' or '.join(sorted(topics))}; "
+            "ppln.read_events reads the events alone"
+        )
+    return topics.pop() if topics else None
+
+
+def _sensor(path: Path, reader: Any, topic: str, options: Options) -> Sensor:
+    """As the first message tells."""
+    given = None if options.sensor is None else Sensor(*options.sensor)
+    for where, _, message in _messages(path, reader, [topic]):
+        try:
+            height, width, _, _ = _array_head(message)
+        except struct.error as error:
+            raise RecordingError(f"{path}, {where}: {error}") from error
+        if (height, width) == UNTOLD:
+            break
+        if given is not None and given != (height, width):
+            raise RecordingError(
+                f"{path} is of a sensor of {(height, width)}, not {tuple(given)}; leave sensor away"
+            )
+        return Sensor(height, width)
+    if given is None:
+        raise RecordingError(f"{path}: {topic} does not tell the sensor; give sensor=(height, width)")
+    return given
+
+
+def _messages(path: Path, reader: Any, topics: list[str | None]) -> Iterator[tuple[str, bool, bytes]]:
+    """A name for errors, whether it is an image, and the message."""
+    connections = [c for c in reader.connections if c.topic in topics and c.msgtype in (EVENTS, IMAGE)]
+    count = 0
+    try:
+        for connection, _, message in reader.messages(connections):
+            yield f"message {count}, of {connection.topic}", connection.msgtype == IMAGE, message
+            count += 1
+    except Exception as error:  # a damaged bag, as above
+        raise RecordingError(f"{path} is damaged after {count} messages: {error!r}") from error
+
+
+def _array_head(message: bytes) -> tuple[int, int, int, int]:
+    """Of an EventArray: height and width of the sensor, the number of events, where they start."""
+    (length,) = struct.unpack_from("<I", message, 12)  # of the name of the frame of reference
+    return *struct.unpack_from("<III", message, 16 + length), 28 + length
+
+
+def _records(message: bytes, where: str, repair: bool) -> tuple[tuple[int, int], memoryview]:
+    """Of an EventArray: the size of the sensor, and the events."""
+    height, width, count, start = _array_head(message)
+    records = memoryview(message)[start:]
+    if len(records) != count * RECORD.itemsize:
+        whole = min(count, len(records) // RECORD.itemsize)
+        fault = f"{count} events of {RECORD.itemsize} bytes are announced, and {len(records)} bytes are there"
+        if not repair:
+            raise ValueError(f"{fault}; read with repair=True to take {whole} events")
+        warnings.warn(f"repaired: {where}: {fault}; took {whole} events", stacklevel=3)
+        records = records[: whole * RECORD.itemsize]
+    return (height, width), records
+
+
+def _events(path: Path, parts: list[memoryview], done: int, sensor: Sensor, repair: bool) -> Events:
+    records = np.frombuffer(b"".join(parts), RECORD)
+    t = records["secs"].astype(np.int64) * 1_000_000 + records["nsecs"] // 1000
+    x, y, p = (np.ascontiguousarray(records[name]) for name in "xyp")
+    try:
+        return Events.adopt(x, y, t, p, sensor, repair=repair)
+    except ValueError as error:
+        raise RecordingError(f"{path}, after {done} events: {error}") from error
+
+
+def _frame(message: bytes) -> Frames:
+    secs, nsecs, length = struct.unpack_from("<III", message, 4)
+    start = 16 + length
+    height, width, length = struct.unpack_from("<III", message, start)
+    encoding = message[start + 12 : start + 12 + length].decode("ascii", "replace")
+    start += 12 + length
+    _, step, size = struct.unpack_from("<BII", message, start)
+    start += 9
+    if encoding not in CHANNELS:
+        raise ValueError(f"the image is coded as {encoding!r}; what can be read is {', '.join(CHANNELS)}")
+    used = width * CHANNELS[encoding]
+    if not (0 < used <= step and height > 0 and size == step * height == len(message) - start):
+        raise ValueError(
+            f"the {encoding} image of {height} x {width} has rows of {step} bytes, "
+            f"{size} bytes announced and {len(message) - start} there"
+        )
+    image = np.frombuffer(message, np.uint8, size, start).reshape(height, step)[:, :used]
+    if encoding != "mono8":
+        image = image.reshape(height, width, 3)[..., :: -1 if encoding == "bgr8" else 1]
+    t = np.array([secs * 1_000_000 + nsecs // 1000], np.int64)
+    return Frames(np.ascontiguousarray(image)[None], t)

@@ -1,0 +1,255 @@
+"""AEDAT-2.0: written here by the layout of the specification, and one recording of a real camera."""
+
+import struct
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fuzzing import assert_survives
+
+from ppln.events import Events, RecordingError, iter_events, read_events, read_recording
+from ppln.events.io import CHUNK, Options, aedat2, detect
+
+REAL = Path(__file__).parents[3] / "../shared/data/recordings/davis240_rotating_disk.aedat"
+DAVIS240 = "eu.seebetter.ini.chips.davis.DAVIS240C"
+DAVIS346 = "eu.seebetter.ini.chips.davis.Davis346blue"
+DHP19 = "ch.unizh.ini.jaer.chip.multicamera.MultiDAVIS346BCameraChip"
+
+
+def write(path, records, chip=DAVIS240, newline="\r\n"):
+    """records: [N, 2] addresses and time stamps."""
+    lines = ["#!AER-DAT2.0", "# This is a raw AE data file - do not edit", "# Timestamps tick is 1 us"]
+    lines += [f"# AEChip: {chip}"] * (chip is not None)
+    header = "".join(line + newline for line in lines).encode()
+    path.write_bytes(header + (np.asarray(records, np.int64) % 2**32).astype(">u4").tobytes())
+    return path
+
+
+def records_of(events, camera=0):
+    height, width = events.sensor
+    x, y = (v.astype(np.int64) for v in (events.x, events.y))
+    address = (height - 1 - y) << 22 | (width - 1 - x) << 12 | events.p.astype(np.int64) << 11 | camera
+    return np.stack([address, events.t], axis=1)
+
+
+def some_events(n, sensor, seed=0):
+    draw = np.random.default_rng(seed)
+    x, y = draw.integers(0, sensor[1], n), draw.integers(0, sensor[0], n)
+    return Events(x, y, np.sort(draw.integers(0, 10 * n, n)), draw.random(n) < 0.5, sensor)
+
+
+def read(path, **options):
+    return read_events(path, format="aedat2", **options)
+
+
+def test_layout_bit_by_bit(tmp_path):
+    # An address by hand: y = 2 from the bottom, x = 5 from the right, brighter.
+    data = b"#!AER-DAT2.0\r\n# AEChip: DAVIS240C\r\n" + struct.pack(
+        ">II", 0b000000010_0000000101_10_0000000000, 77
+    )
+    (tmp_path / "a.aedat").write_bytes(data)
+    assert read(tmp_path / "a.aedat") == Events([234], [177], [77], [True], (180, 240))
+
+
+@pytest.mark.parametrize(("chip", "sensor"), [(DAVIS240, (180, 240)), (DAVIS346, (260, 346))])
+@pytest.mark.parametrize("piece", [1, 7, 1000, aedat2.PIECE])
+def test_round_trip(tmp_path, monkeypatch, chip, sensor, piece):
+    monkeypatch.setattr(aedat2, "PIECE", piece)
+    events = some_events(1000, sensor)
+    assert read(write(tmp_path / "a.aedat", records_of(events), chip)) == events
+
+
+def test_real_recording():
+    if not REAL.exists():
+        pytest.skip(f"there is no {REAL}")
+    events = read(REAL)
+    assert (len(events), tuple(events.sensor)) == (374_296, (180, 240))
+    assert (events.t[0], events.t[-1]) == (341_678, 3_508_437)
+    data = REAL.read_bytes()
+    data = data[data.index(b"#End of Preferences for this AEChip\r\n") + 37 :]
+    plain = [(a, t) for a, t in struct.iter_unpack(">Ii", data) if not a & 0x8000_0400]
+    address, t = np.array(plain).T
+    np.testing.assert_array_equal(events.x, 239 - (address >> 12) % 1024)
+    np.testing.assert_array_equal(events.y, 179 - (address >> 22))
+    np.testing.assert_array_equal(events.t, t)
+    np.testing.assert_array_equal(events.p, address >> 11 & 1)
+    recording = read_recording(REAL, format="aedat2")
+    assert recording.events == events
+    assert (recording.frames, recording.triggers, recording.signals) == (None, None, {})
+
+
+def test_four_cameras(tmp_path):
+    cameras = [some_events(500, (260, 346), seed) for seed in range(4)]
+    records = np.concatenate([records_of(events, camera) for camera, events in enumerate(cameras)])
+    path = write(tmp_path / "mov1.aedat", records[np.argsort(records[:, 1], kind="stable")], DHP19)
+    for camera, events in enumerate(cameras):
+        assert read(path, camera=camera) == events
+    with pytest.raises(
+        RecordingError, match=r"mov1.aedat holds events of the cameras \[0, 1, 2, 3\]; give camera="
+    ):
+        read(path)
+    with pytest.raises(RecordingError, match=r"no events of camera 5; there are cameras \[0, 1, 2, 3\]"):
+        read(path, camera=5)
+
+
+def test_camera_of_a_file_of_one(tmp_path):
+    events = some_events(10, (180, 240))
+    path = write(tmp_path / "a.aedat", records_of(events))
+    assert read(path, camera=0) == events
+    with pytest.raises(RecordingError, match=r"no events of camera 1; there are cameras \[0\]"):
+        read(path, camera=1)
+    assert read(write(tmp_path / "b.aedat", records_of(events, camera=2))) == events
+
+
+@pytest.mark.parametrize("piece", [1, 2, aedat2.PIECE])
+@pytest.mark.parametrize("wrap", [2**31, 2**32])
+def test_time_stamps_wrap(tmp_path, monkeypatch, wrap, piece):
+    monkeypatch.setattr(aedat2, "PIECE", piece)
+    t = wrap + np.array([-2_000_000_000, -5, -1, 0, 1, 2_000_000_000, 2**31 + 5])
+    events = Events(np.arange(7), np.arange(7), t, [True] * 7, (180, 240))
+    assert read(write(tmp_path / "a.aedat", records_of(events))) == events
+
+
+def test_time_through_other_records(tmp_path):
+    # Two wraps happen between two events; only the records between tell.
+    inertial = 0x8000_0C00
+    stamps = np.arange(10) * 2**30
+    addresses = [0, *[inertial] * 8, 0]
+    assert read(write(tmp_path / "a.aedat", np.stack([addresses, stamps], 1))).t.tolist() == [0, 9 * 2**30]
+
+
+def test_time_going_back(tmp_path):
+    records = records_of(some_events(100, (180, 240)))
+    records[:, 1] = np.arange(100) * 10
+    records[40, 1] = 395 - 10
+    path = write(tmp_path / "a.aedat", records)
+    with pytest.raises(
+        RecordingError, match=r"a.aedat, after 0 events: t goes back from 390 to 385 us at event 40"
+    ):
+        read(path)
+    with pytest.warns(UserWarning, match="sorted the events by time, which went back 1 times"):
+        assert read(path, repair=True).t.tolist() == sorted(records[:, 1])
+
+
+@pytest.mark.parametrize("stamp", [0xFFFF_FFFF, 0x8000_0000, 0x7FFF_FFFF])
+def test_one_wild_time_stamp_is_no_wrap(tmp_path, stamp):
+    records = records_of(some_events(100, (180, 240)))
+    records[:, 1] = np.arange(100) * 10
+    records[50, 1] = stamp
+    path = write(tmp_path / "a.aedat", records)
+    with pytest.raises(RecordingError, match="t goes back"):
+        read(path)
+    with pytest.warns(UserWarning, match="repaired"):
+        repaired = read(path, repair=True)
+    assert set(repaired.t.tolist()) >= set(range(0, 500, 10)) | set(range(510, 1000, 10))
+
+
+def test_outside_the_sensor(tmp_path, monkeypatch):
+    monkeypatch.setattr(aedat2, "PIECE", 4)
+    records = records_of(some_events(10, (180, 240)))
+    records[6, 0] = 200 << 22  # row -21
+    path = write(tmp_path / "a.aedat", records)
+    with pytest.raises(
+        RecordingError, match=r"a.aedat, after 4 events: y\[2\] is -21, outside the sensor of 180 rows"
+    ):
+        read(path)
+    with pytest.warns(UserWarning, match="left out 1 events outside the sensor"):
+        assert len(read(path, repair=True)) == 9
+
+
+@pytest.mark.parametrize("cut", [1, 7])
+def test_truncated_record(tmp_path, cut):
+    events = some_events(10, (180, 240))
+    path = write(tmp_path / "a.aedat", records_of(events))
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(
+        RecordingError, match=f"a.aedat ends within a record: {8 - cut} bytes after 9 whole ones"
+    ):
+        read(path)
+    with pytest.warns(UserWarning, match="ends within a record"):
+        assert read(path, repair=True) == events[:9]
+
+
+@pytest.mark.parametrize("newline", ["\r\n", "\n"])
+@pytest.mark.parametrize("row_from_bottom", range(140, 144))
+def test_first_record_that_begins_like_a_header_line(tmp_path, newline, row_from_bottom):
+    # The address begins with the byte '#', and '\n' or '\r\n' come in it or in the time stamp.
+    for x, t in ((0, 0), (0x0D0, 0x0A0A_0A0A), (0x200, 0x0D0A_0D0A), (0x0A, 0x0D0A)):
+        events = Events(
+            [239 - x % 240] * 2, [179 - row_from_bottom] * 2, [t, t + 1], [True, False], (180, 240)
+        )
+        assert read(write(tmp_path / "a.aedat", records_of(events), newline=newline)) == events
+
+
+def test_first_record_whose_bytes_make_an_empty_header_line(tmp_path):
+    events = Events([239 - 165], [179 - 140], [9], [True], (180, 240))  # "#\n" and more
+    path = write(tmp_path / "a.aedat", records_of(events))
+    assert path.read_bytes()[-8:-6] == b"#\n"
+    assert read(path) == events
+
+
+def test_the_sensor_comes_from_the_header(tmp_path):
+    events = some_events(10, (180, 240))
+    path = write(tmp_path / "a.aedat", records_of(events))
+    assert read(path, sensor=(180, 240)) == events
+    with pytest.raises(RecordingError, match=r"is of a DAVIS240, a sensor of \(180, 240\), not \(260, 346\)"):
+        read(path, sensor=(260, 346))
+    path = write(tmp_path / "b.aedat", records_of(events), chip=None)
+    assert read(path, sensor=(180, 240)) == events
+    with pytest.raises(
+        RecordingError, match=r"b.aedat does not tell its sensor .*give sensor=\(height, width\)"
+    ):
+        read(path)
+    path = write(tmp_path / "c.aedat", records_of(events), chip="eu.seebetter.ini.chips.davis.Davis640")
+    assert read(path, sensor=(180, 240)) == events
+    path = write(tmp_path / "d.aedat", records_of(events), chip="ch.unizh.ini.jaer.chip.retina.DVS128")
+    with pytest.raises(RecordingError, match=r"of the chip ch.unizh.ini.jaer.chip.retina.DVS128; only DAVIS"):
+        read(path, sensor=(128, 128))
+
+
+def test_triggers_and_samples(tmp_path):
+    trigger, both, inertial, reset, signal = 0x400, 0xC00, 0x8000_0C00, 0x8000_0123, 0x8000_0523
+    records = [(trigger, 5), (0, 6), (inertial, 7), (both, 8), (0x800, 9)]
+    path = write(tmp_path / "a.aedat", records)
+    recording = read_recording(path, format="aedat2")
+    assert recording.events == Events([239] * 2, [179] * 2, [6, 9], [False, True], (180, 240))
+    assert (recording.triggers.t.tolist(), recording.triggers.kind.tolist()) == ([5, 8], [1, 3])
+    path = write(tmp_path / "b.aedat", [*records, (reset, 10), (signal, 11), (0, 12)])
+    assert read(path).t.tolist() == [6, 9, 12]
+    with pytest.warns(UserWarning, match=r"b.aedat holds 2 samples of frames, which are not read"):
+        assert read_recording(path, format="aedat2").events.t.tolist() == [6, 9, 12]
+
+
+def test_nothing_in_it(tmp_path):
+    assert read(write(tmp_path / "a.aedat", np.zeros((0, 2)))) == Events.empty((180, 240))
+
+
+def test_is_told_by_its_first_line(tmp_path):
+    path = write(tmp_path / "a.bin", records_of(some_events(10, (180, 240))))
+    assert detect(path) == "aedat2"
+    assert not aedat2.matches(path, b"#!AER-DAT3.1\r\n")
+
+
+def test_streams_in_bounded_memory(tmp_path):
+    n = 3 * CHUNK + 5
+    events = some_events(n, (180, 240))
+    path = write(tmp_path / "a.aedat", records_of(events))
+    sizes = [len(packet) for packet in aedat2.packets(path, Options(), True) if isinstance(packet, Events)]
+    assert sum(sizes) == n
+    assert max(sizes) <= CHUNK
+    tracemalloc.start()
+    start = 0
+    for window in iter_events(path, window_us=1_000_000, format="aedat2"):
+        assert window == events[start : start + len(window)]
+        start += len(window)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert start == n
+    assert peak < path.stat().st_size / 2
+
+
+def test_fuzzed(tmp_path):
+    events = some_events(20, (180, 240))
+    records = [(0x400, 0), *records_of(events), (0x8000_0C00, 500)]
+    assert_survives("aedat2", write(tmp_path / "a.aedat", records))

@@ -1,0 +1,390 @@
+"""AEDAT-4: files built byte by byte here, a real file, and files of faery."""
+
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fuzzing import assert_survives
+
+from ppln.events import RecordingError, iter_events, read_events, read_recording
+from ppln.events.io import CHUNK, Options, aedat4, detect
+
+REAL = Path(__file__).parents[4] / "shared/data/recordings/davis346.aedat4"
+T0 = 1_589_163_147_368_868  # stamps of DV are microseconds since 1970
+NONE, LZ4, ZSTD = 0, 1, 3
+
+
+def flatbuffer(identifier, fields):
+    """A table of numbers ("<q", value) and lists (number of items, bytes), by the index of the field."""
+    entries = [0] * (max(fields) + 1)
+    vtable = 12  # after the length of all, the place of the table, and the identifier
+    table = -(-(vtable + 4 + 2 * len(entries)) // 8) * 8
+    body = bytearray(struct.pack("<ii", table - vtable, 0))
+    lists = []
+    for index, value in fields.items():
+        entries[index] = len(body)
+        if isinstance(value[0], str):
+            body += struct.pack(*value).ljust(8, b"\0")
+        else:
+            lists.append((len(body), value))
+            body += bytes(8)
+    for at, (count, data) in lists:
+        body += bytes(-(len(body) + 4) % 8)  # what follows the count begins at a multiple of 8
+        struct.pack_into("<I", body, at, len(body) - at)
+        body += struct.pack("<I", count) + data
+    head = struct.pack("<II4s", table + len(body) - 4, table - 4, identifier)
+    head += struct.pack(f"<{2 + len(entries)}H", 4 + 2 * len(entries), len(body), *entries)
+    return head.ljust(table, b"\0") + bytes(body)
+
+
+def event_packet(events):
+    data = np.zeros(len(events), aedat4.EVENT)
+    for i, name in enumerate("xytp"):
+        data[name] = [event[i] for event in events]
+    return flatbuffer(b"EVTS", {0: (len(data), data.tobytes())})
+
+
+def trigger_packet(triggers):
+    """A list of tables: distances to them, then one description of their fields, then they themselves."""
+    n = len(triggers)
+    vtable = 4 * n
+    data = bytearray(4 * n) + struct.pack("<4H", 8, 16, 4, 12) + bytes(-(4 * n + 8) % 8)
+    for i, (t, kind) in enumerate(triggers):
+        data += bytes(-(len(data) + 4) % 8)
+        struct.pack_into("<I", data, 4 * i, len(data) - 4 * i)
+        data += struct.pack("<iqB", len(data) - vtable, t, kind)
+    return flatbuffer(b"TRIG", {0: (n, bytes(data))})
+
+
+def frame_packet(image, code, t, begin=0, end=0, duration=0, **more):
+    height, width = image.shape[:2]
+    fields = {
+        0: ("<q", t),
+        3: ("<q", begin),
+        4: ("<q", end),
+        5: ("<b", code),
+        6: ("<h", more.get("width", width)),
+        7: ("<h", height),
+        8: ("<h", more.get("left", 0)),
+        9: ("<h", 0),
+        10: (image.nbytes, image.tobytes()),
+        11: ("<q", duration),
+    }
+    return flatbuffer(b"FRME", {i: value for i, value in fields.items() if value[1]})  # zeros are not written
+
+
+def attribute(key, value):
+    return f"<attr key='{key}' type='{'int' if isinstance(value, int) else 'string'}'>{value}</attr>"
+
+
+def camera_streams(first=0, source="DAVIS346_1", size=(4, 6)):
+    text = ""
+    for i, kind in enumerate(("EVTS", "FRME", "IMUS", "TRIG"), first):
+        text += f"<node name='{i}' path='/mainloop/Recorder/outInfo/{i}/'>{attribute('typeIdentifier', kind)}"
+        text += f"<node name='info' path='/mainloop/Recorder/outInfo/{i}/info/'>{attribute('source', source)}"
+        if size and i < first + 2:
+            text += attribute("sizeX", size[1]) + attribute("sizeY", size[0])
+        text += "</node></node>"
+    return text
+
+
+def write(path, packets, compression=NONE, streams=None, table=-1):
+    """packets: (stream, FlatBuffers table)."""
+    xml = f"<node name='outInfo' path='/mainloop/Recorder/outInfo/'>{streams or camera_streams()}</node>"
+    xml = f"<dv version='2.0'>{xml}</dv>".encode()
+    data = b"#!AER-DAT4.0\r\n"
+    data += flatbuffer(b"IOHE", {0: ("<i", compression), 1: ("<q", table), 2: (len(xml), xml)})
+    for stream, packet in packets:
+        body = compressed(packet, compression)
+        data += struct.pack("<ii", stream, len(body)) + body
+    path.write_bytes(data)
+    return path
+
+
+def compressed(body, compression):
+    if compression == LZ4:
+        return pytest.importorskip("lz4.frame").compress(body)
+    if compression == ZSTD:
+        return pytest.importorskip(
+            "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+        ).compress(body)
+    return body
+
+
+def rows(events):
+    return [tuple(int(v) for v in row) for row in zip(events.x, events.y, events.t, events.p, strict=True)]
+
+
+EVENTS = [(0, 0, T0, 1), (5, 0, T0 + 1, 0), (0, 3, T0 + 1, 1), (5, 3, T0 + 9, 0)]
+GRAY = np.arange(24, dtype=np.uint8).reshape(4, 6)
+
+
+@pytest.mark.parametrize("compression", [NONE, LZ4, ZSTD])
+def test_packets_written_by_hand(tmp_path, compression):
+    packets = [
+        (0, event_packet(EVENTS[:2])),
+        (1, frame_packet(GRAY, 0, T0 + 5, T0 + 2, T0 + 8)),
+        (2, b"inertial samples are passed over"),
+        (3, trigger_packet([(T0 + 2, 8), (T0 + 8, 9)])),
+        (0, event_packet(EVENTS[2:])),
+        (3, trigger_packet([(T0 + 20, 1)])),
+        (1, frame_packet(GRAY + 1, 0, T0 + 15, T0 + 12, T0 + 18)),
+    ]
+    path = write(tmp_path / "a.aedat4", packets, compression)
+    assert detect(path) == "aedat4"
+    recording = read_recording(path)
+    assert recording.sensor == (4, 6)
+    assert rows(recording.events) == EVENTS
+    assert np.array_equal(recording.frames.images, [GRAY, GRAY + 1])
+    assert recording.frames.t.tolist() == [T0 + 5, T0 + 15]
+    assert recording.frames.exposure.tolist() == [[T0 + 2, T0 + 8], [T0 + 12, T0 + 18]]
+    assert recording.triggers.t.tolist() == [T0 + 2, T0 + 8, T0 + 20]
+    assert recording.triggers.kind.tolist() == [8, 9, 1]
+    assert recording.signals == {}
+    assert read_events(path) == recording.events
+
+
+def test_packets_end_where_the_table_of_them_begins(tmp_path):
+    path = write(tmp_path / "a.aedat4", [(0, event_packet(EVENTS))])
+    size = path.stat().st_size
+    write(path, [(0, event_packet(EVENTS))], table=size)
+    path.write_bytes(path.read_bytes() + b"the table")
+    assert rows(read_events(path)) == EVENTS
+
+
+@pytest.mark.parametrize(
+    ("code", "channels", "dtype"),
+    [(0, 1, "u1"), (2, 1, "<u2"), (16, 3, "u1"), (18, 3, "<u2"), (24, 4, "u1"), (26, 4, "<u2")],
+)
+def test_frames_of_every_kind(tmp_path, code, channels, dtype):
+    image = (np.arange(24 * channels).reshape(4, 6, channels) * 331 % 60000).astype(dtype)
+    path = write(tmp_path / "a.aedat4", [(1, frame_packet(image, code, T0))])
+    frames = read_recording(path).frames
+    expected = image[..., 0] if channels == 1 else image[..., [2, 1, 0]]  # the file has blue first
+    assert frames.images.dtype == np.dtype(dtype).newbyteorder("=")
+    assert np.array_equal(frames.images, expected[None])
+    assert frames.exposure is None
+
+
+def test_exposure_told_as_a_duration(tmp_path):
+    path = write(tmp_path / "a.aedat4", [(1, frame_packet(GRAY, 0, T0, duration=500))])
+    assert read_recording(path).frames.exposure.tolist() == [[T0, T0 + 500]]
+
+
+def test_one_of_several_cameras(tmp_path):
+    streams = camera_streams(0, "left") + camera_streams(4, "right", (8, 9))
+    packets = [
+        (0, event_packet(EVENTS)),
+        (1, frame_packet(GRAY, 0, T0)),
+        (4, event_packet([(8, 7, T0, 1)])),
+        (5, frame_packet(GRAY[:3] + 1, 0, T0 + 1)),
+        (7, trigger_packet([(T0, 1)])),
+    ]
+    path = write(tmp_path / "a.aedat4", packets, streams=streams)
+    with pytest.raises(
+        RecordingError, match=r"several cameras; give camera=\.\.\., one of 0: left, 1: right"
+    ):
+        read_recording(path)
+    left, right = read_recording(path, camera=0), read_recording(path, camera=1)
+    assert (left.sensor, right.sensor) == ((4, 6), (8, 9))
+    assert rows(left.events) == EVENTS
+    assert rows(right.events) == [(8, 7, T0, 1)]
+    assert np.array_equal(left.frames.images, GRAY[None])
+    assert np.array_equal(right.frames.images, GRAY[None, :3] + 1)
+    assert left.triggers is None
+    assert len(right.triggers) == 1
+    with pytest.raises(RecordingError, match=r"camera is 2, but .* holds 2, counted from 0"):
+        read_recording(path, camera=2)
+
+
+def test_a_second_stream_of_frames_is_said_to_be_left_out(tmp_path):
+    streams = camera_streams() + camera_streams(4).replace("EVTS", "NONE").replace("TRIG", "NONE")
+    path = write(
+        tmp_path / "a.aedat4",
+        [(1, frame_packet(GRAY, 0, T0)), (5, frame_packet(GRAY, 0, T0))],
+        streams=streams,
+    )
+    with pytest.warns(UserWarning, match="holds 2 streams of type FRME; the first is read"):
+        assert len(read_recording(path).frames) == 1
+
+
+def test_frames_alone(tmp_path):
+    streams = camera_streams().replace("EVTS", "NONE")
+    path = write(tmp_path / "a.aedat4", [(1, frame_packet(GRAY, 0, T0))], streams=streams)
+    recording = read_recording(path)
+    assert recording.events is None
+    assert recording.sensor == (4, 6)
+    assert len(recording.frames) == 1
+    with pytest.raises(RecordingError, match=r"holds no events; use ppln\.read_recording"):
+        read_events(path)
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the shared recordings are not there")
+def test_real_file():
+    recording = read_recording(REAL)
+    events, frames, triggers = recording.events, recording.frames, recording.triggers
+    assert recording.format == "aedat4"
+    assert recording.sensor == (260, 346)
+    assert len(events) == 78_830
+    assert round(events.duration_us / 1e6, 2) == 2.36
+    assert frames.images.shape == (59, 260, 346)
+    assert frames.images.dtype == np.uint8
+    begin, end = frames.exposure.T
+    assert ((begin < frames.t) & (frames.t < end)).all()
+    assert (end - begin == 500).all()
+    # The camera marks exposures by triggers too; the first one was before the recording began.
+    assert np.bincount(triggers.kind).tolist() == [0] * 6 + [59] * 4
+    assert np.isin(begin[1:], triggers.t[triggers.kind == 8]).all()
+    assert np.isin(end[1:], triggers.t[triggers.kind == 9]).all()
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the shared recordings are not there")
+def test_events_and_frames_of_the_real_file_are_the_same_way_up():
+    """Where the next picture is brighter, events are positive: not so if either stood on its head."""
+    recording = read_recording(REAL)
+    events, frames = recording.events, recording.frames
+    agreement = {"as they are": 0.0, "rows turned": 0.0, "columns turned": 0.0}
+    for i in range(0, 58):
+        part = events.between(int(frames.t[i]), int(frames.t[i + 1]))
+        seen = np.zeros(events.sensor)
+        np.add.at(seen, (part.y, part.x), np.where(part.p, 1, -1))
+        change = frames.images[i + 1].astype(float) - frames.images[i]
+        agreement["as they are"] += (seen * change).sum()
+        agreement["rows turned"] += (seen[::-1] * change).sum()
+        agreement["columns turned"] += (seen[:, ::-1] * change).sum()
+    assert agreement["as they are"] > 5 * abs(agreement["rows turned"])
+    assert agreement["as they are"] > 5 * abs(agreement["columns turned"])
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the shared recordings are not there")
+def test_real_file_as_faery_reads_it():
+    faery = pytest.importorskip("faery")
+    recording = read_recording(REAL)
+    events, frames, triggers = [], [], []
+    with faery.aedat.Decoder(REAL) as decoder:
+        for track, packet in decoder:
+            if track.data_type != "imus":
+                {"events": events, "frame": frames, "triggers": triggers}[track.data_type].append(packet)
+    events, triggers = np.concatenate(events), np.concatenate(triggers)
+    for ours, theirs in (("x", "x"), ("y", "y"), ("t", "t"), ("p", "on")):
+        assert np.array_equal(getattr(recording.events, ours), events[theirs])
+    assert np.array_equal(recording.frames.images, [frame.pixels for frame in frames])
+    exposures = [(frame.exposure_start_t, frame.exposure_end_t) for frame in frames]
+    assert np.array_equal(recording.frames.exposure, exposures)
+    order = np.argsort(triggers["t"], kind="stable")
+    assert np.array_equal(recording.triggers.t, triggers["t"][order])
+    assert np.array_equal(recording.triggers.kind, triggers["source"][order])
+
+
+@pytest.mark.parametrize("compression", [None, ("lz4", 1), ("zstd", 3)])
+def test_files_of_faery(tmp_path, compression):
+    faery = pytest.importorskip("faery")
+    draw = np.random.default_rng(0)
+    events = np.zeros(5000, faery.events_stream.EVENTS_DTYPE)
+    events["t"] = np.sort(draw.integers(0, 1 << 40, 5000))
+    events["x"], events["y"], events["on"] = draw.integers(0, [[1280], [720], [2]], (3, 5000))
+    path = tmp_path / "a.aedat4"
+    faery.events_stream_from_array(events, (1280, 720)).to_file(path, compression=compression)
+    read = read_events(path)
+    assert read.sensor == (720, 1280)
+    assert rows(read) == [(int(x), int(y), int(t), int(p)) for t, x, y, p in events]
+
+
+def test_a_file_of_many_packets(tmp_path, monkeypatch):
+    n = 3000
+    packets = [(0, event_packet([(0, 0, i + j, 1) for j in range(1000)])) for i in range(0, n, 1000)]
+    path = write(tmp_path / "a.aedat4", packets, LZ4)
+    monkeypatch.setattr(aedat4, "CHUNK", 300)  # a packet of the file is more than one here
+    sizes = [len(packet) for packet in list(aedat4.packets(path, Options(), True))[1:]]
+    assert sizes == [300, 300, 300, 100] * 3
+    windows = list(iter_events(path, window_us=70))
+    assert [len(window) for window in windows] == [70] * 42 + [60]
+    assert CHUNK > 1000
+
+
+@pytest.mark.parametrize(
+    ("packets", "options", "message"),
+    [
+        ([(0, event_packet(EVENTS))], {"sensor": (6, 4)}, r"sensor is \(6, 4\), but .* tells \(4, 6\)"),
+        ([(0, event_packet(EVENTS))], {"camera": 1}, r"camera is 1, but .* holds 1, counted from 0"),
+        ([(9, event_packet(EVENTS))], {}, r"is damaged: at byte \d+ is no packet of one of its streams"),
+        ([(0, trigger_packet([]))], {}, r"in the packet at byte \d+: b'TRIG' stands where b'EVTS' should"),
+        (
+            [(0, event_packet([(6, 0, 0, 1)]))],
+            {},
+            r"in the packet at byte \d+: x\[0\] is 6, outside the sensor",
+        ),
+        (
+            [(0, event_packet([(-1, 0, 0, 1)]))],
+            {},
+            r"in the packet at byte \d+: x\[0\] is -1, outside the sensor",
+        ),
+        ([(0, event_packet(EVENTS[::-1]))], {}, r"t goes back from \d+877 to \d+869 us"),
+        ([(0, event_packet(EVENTS)), (0, event_packet(EVENTS))], {}, "t goes back .* between two parts"),
+        (
+            [(1, frame_packet(GRAY, 5, T0))],
+            {},
+            "pixels of OpenCV's type 5; 8 or 16 bits in 1, 3 or 4 channels",
+        ),
+        ([(1, frame_packet(GRAY, 0, T0, width=7))], {}, "a frame of 4 x 7 x 1 pixels has 24 bytes"),
+        ([(1, frame_packet(GRAY, 0, T0, left=2))], {}, "a frame begins at row 0, column 2 of the sensor"),
+        ([(1, frame_packet(GRAY, 0, T0, T0 + 9, T0))], {}, "exposure of frame 0 ends before it begins"),
+    ],
+)
+def test_what_cannot_be_read_is_said(tmp_path, packets, options, message):
+    path = write(tmp_path / "a.aedat4", packets)
+    with pytest.raises(RecordingError, match=message):
+        read_recording(path, **options)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"compression": 7}, "has a damaged header: compression 7 is not known"),
+        ({"streams": "<node"}, "has a damaged header: "),
+        ({"streams": "<node name='0'/>"}, "holds neither events nor frames"),
+        ({"streams": camera_streams(size=None)}, r"does not tell the size of its sensor; give sensor="),
+    ],
+)
+def test_headers_that_cannot_be_read(tmp_path, changed, message):
+    path = write(tmp_path / "a.aedat4", [], **changed)
+    with pytest.raises(RecordingError, match=message):
+        read_events(path)
+
+
+def test_a_cut_file_is_a_fault_unless_repaired(tmp_path):
+    path = write(tmp_path / "a.aedat4", [(0, event_packet(EVENTS[:2])), (0, event_packet(EVENTS[2:]))], LZ4)
+    whole = path.read_bytes()
+    second = (
+        whole.rindex(struct.pack("<I", 0x184D2204)) - 8
+    )  # LZ4's mark, and the head of the packet before it
+    for cut in (1, len(whole) - second - 3):
+        path.write_bytes(whole[:-cut])
+        with pytest.raises(
+            RecordingError, match=f"the record at byte {second} is not whole; read with repair=True"
+        ):
+            read_events(path)
+        with pytest.warns(UserWarning, match="repaired: .* reading ended before it"):
+            assert rows(read_events(path, repair=True)) == EVENTS[:2]
+
+
+@pytest.mark.parametrize("compression", [LZ4, ZSTD])
+def test_a_packet_that_swells_is_refused(tmp_path, monkeypatch, compression):
+    monkeypatch.setattr(aedat4, "PACKET_BYTES", 1 << 22)
+    body = compressed(bytes(1 << 26), compression)
+    path = write(tmp_path / "a.aedat4", [], compression)
+    path.write_bytes(path.read_bytes() + struct.pack("<ii", 0, len(body)) + body)
+    with pytest.raises(RecordingError, match="there are more than 4194304 bytes in it"):
+        read_events(path)
+
+
+@pytest.mark.parametrize("compression", [NONE, LZ4, ZSTD])
+def test_damaged_files(tmp_path, compression):
+    packets = [
+        (0, event_packet(EVENTS)),
+        (3, trigger_packet([(T0 + 2, 8), (T0 + 8, 9)])),
+        (1, frame_packet(GRAY, 0, T0 + 5, T0 + 2, T0 + 8)),
+    ]
+    assert_survives("aedat4", write(tmp_path / "good.aedat4", packets, compression), mutations=4000)

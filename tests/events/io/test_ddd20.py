@@ -1,0 +1,280 @@
+"""DDD20: recordings, and their exports, from small files in their layouts."""
+
+import struct
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from fuzzing import assert_survives
+
+from ppln.events import RecordingError, read_events, read_recording
+from ppln.events.io import Header, Options, ddd20, detect
+
+START = 1_499_656_391_000_000  # of the computer's clock, us
+
+
+def packet(kind, events, ts_overflow=0, capacity=None, size=8) -> bytes:
+    """A packet as libcaer lays it out. events: of `size` bytes each."""
+    room = capacity or len(events)
+    head = struct.pack("<hhiiiiii", kind, 1, size, 4, ts_overflow, room, len(events), len(events))
+    return head + b"".join(events) + b"\0" * size * (room - len(events))
+
+
+def change(x, y, t, p, valid=1) -> bytes:
+    return struct.pack("<Ii", x << 17 | y << 2 | p << 1 | valid, t)
+
+
+def special(kind, t) -> bytes:
+    return struct.pack("<Ii", kind << 1 | 1, t)
+
+
+def frame(image, times, channels=1) -> bytes:
+    """times: begin and end of the frame, begin and end of the exposure."""
+    height, width = image.shape
+    return struct.pack("<I8i", channels << 1 | 1, *times, width, height, 0, 0) + image.astype("<u2").tobytes()
+
+
+def write(path: Path, packets, received, signals=(), compression=None) -> None:
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset(
+            "dvs/data",
+            (len(packets),),
+            h5py.vlen_dtype(np.uint8),
+            chunks=(4,),
+            maxshape=(None,),
+            compression=compression,
+        )
+        for row, content in enumerate(packets):
+            data[row] = np.frombuffer(content, np.uint8)
+        file["dvs/timestamp"] = np.array(received, np.int64)
+        for name, t, values in signals:
+            file[f"{name}/timestamp"], file[f"{name}/data"] = np.array(t), values
+
+
+IMAGE = np.arange(260 * 346).reshape(260, 346) % 65536
+SIGNALS = [
+    ("steering_wheel_angle", [START, START + 100], [1.5, -2.5]),
+    ("vehicle_speed", [START + 50], [88.0]),
+]
+
+
+def usual(path: Path, image=IMAGE, **options) -> None:
+    packets = [
+        packet(1, [change(345, 259, 1000, 1), change(0, 0, 2000, 0)], capacity=5),
+        packet(3, [b"\0" * 36], size=36),  # an IMU sample
+        packet(2, [frame(image, (900, 2600, 1000, 2501))], size=36 + 2 * image.size),
+        packet(0, [special(2, 2100), special(3, 2200)]),
+        packet(1, [change(7, 8, 2500, 1), change(1, 1, 2600, 1, valid=0), change(9, 10, 2700, 0)]),
+        packet(1, [change(11, 12, 5, 1)], ts_overflow=1),
+    ]
+    write(path, packets, START + np.arange(6) * 700, SIGNALS, **options)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_reads_what_was_written(tmp_path, compression):
+    path = tmp_path / "rec.hdf5"
+    usual(path, compression=compression)
+    assert detect(path) == "ddd20"
+    recording = read_recording(path)
+    assert recording.sensor == (260, 346)
+    shift = START - 2000  # the last event of the first packet happened when that was received
+    events = recording.events
+    assert events.x.tolist() == [345, 0, 7, 9, 11]
+    assert events.y.tolist() == [259, 0, 8, 10, 12]
+    assert events.p.tolist() == [True, False, True, False, True]
+    assert (events.t - shift).tolist() == [1000, 2000, 2500, 2700, 2**31 + 5]
+    assert recording.frames.images.dtype == np.uint16
+    assert (recording.frames.images == IMAGE).all()
+    assert (recording.frames.exposure - shift).tolist() == [[1000, 2501]]
+    assert (recording.frames.t - shift).tolist() == [1750]
+    assert (recording.triggers.t - shift).tolist() == [2100, 2200]
+    assert recording.triggers.kind.tolist() == [2, 3]
+    assert set(recording.signals) == {"steering_wheel_angle", "vehicle_speed"}
+    assert recording.signals["steering_wheel_angle"].values.tolist() == [1.5, -2.5]
+    assert recording.signals["steering_wheel_angle"].t.tolist() == [START, START + 100]
+    assert read_events(path, sensor=(260, 346)) == events
+
+
+def test_rows_are_read_as_libhdf5_reads_them(tmp_path):
+    """Rows of all sizes, many in a heap and longer than one, against h5py's own reading."""
+    draw = np.random.default_rng(0)
+    rows = [draw.bytes(n) for n in [28, 1, 4096, 100_000, 7, 8, 9, *draw.integers(1, 600, 40)]]
+    write(tmp_path / "rec.hdf5", rows, range(len(rows)))
+    with h5py.File(tmp_path / "rec.hdf5") as file:
+        found = list(ddd20.byte_rows(file, tmp_path / "rec.hdf5", "dvs/data", len(rows)))
+        assert [row.tobytes() for row in found] == rows == [row.tobytes() for row in file["dvs/data"][:]]
+
+
+def test_packets_are_gathered_and_stay_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(ddd20, "FEW", 25)
+    monkeypatch.setattr(ddd20, "CHUNK", 16)
+    parts = [packet(1, [change(i, i, 100 * i + j, j % 2) for j in range(10)]) for i in range(20)]
+    write(tmp_path / "rec.hdf5", parts, START + np.arange(20) * 100)
+    found = list(ddd20.packets(tmp_path / "rec.hdf5", Options(), True))
+    assert isinstance(found[0], Header)
+    assert max(len(events) for events in found[1:]) <= 16
+    assert sum(len(events) for events in found[1:]) == 200
+    assert read_events(tmp_path / "rec.hdf5").x.tolist() == [i for i in range(20) for _ in range(10)]
+
+
+def test_a_reset_of_the_cameras_clock_does_not_turn_time_back(tmp_path):
+    packets = [
+        packet(0, [special(2, 9_000_000)]),
+        packet(1, [change(1, 1, 9_000_000, 1), change(2, 2, 9_000_500, 1)]),
+        packet(0, [special(1, 2**31 - 1)]),
+        packet(1, [change(3, 3, 0, 1), change(4, 4, 800, 1)]),
+        packet(1, [change(5, 5, 1000, 1)]),
+    ]
+    write(tmp_path / "rec.hdf5", packets, [START, START + 500, START + 600, START + 1000, START + 1300])
+    recording = read_recording(tmp_path / "rec.hdf5")
+    assert recording.events.x.tolist() == [1, 2, 3, 4, 5]
+    # By its reception event 3 would lie at START + 200, before event 2, which came first.
+    assert (recording.events.t - START).tolist() == [0, 500, 500, 1300, 1500]
+    assert (recording.triggers.t - START).tolist() == [0]
+
+
+GOOD = packet(1, [change(1, 1, 0, 1)])
+SMALL = np.zeros((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "row 1 is cut short"),
+        (GOOD[:20], "row 1 is cut short"),
+        (GOOD[:-1], "row 1 is damaged: 7 bytes for 1 of 1 events"),
+        (GOOD + b"\0", "row 1 is damaged"),
+        (packet(1, [b"\0" * 12], size=12), "type 1 cannot have 12 bytes"),
+        (packet(1, [change(346, 0, 0, 1)]), "outside the sensor"),
+        (packet(1, [change(0, 260, 0, 1)]), "outside the sensor"),
+        (packet(1, [change(0, 0, 9, 1), change(0, 0, 8, 1)]), "goes back"),
+        (packet(1, [change(0, 0, 9, 1)], ts_overflow=-1), "row 1 is damaged"),
+        (packet(1, [change(0, 0, -9, 1)]), "row 1 is damaged: negative time stamps"),
+        (packet(2, [frame(SMALL, (0, 0, 0, 0), channels=3)], size=48), "3 channels"),
+        (packet(2, [frame(SMALL, (0, 0, 0, 0))[:46]], size=46), "frame of 2 x 3 pixels"),
+        (packet(2, [frame(SMALL, (0, 0, 9, 0))], size=48), "ends before it begins"),
+    ],
+)
+def test_broken_packets_are_refused_by_row(tmp_path, content, message):
+    write(tmp_path / "rec.hdf5", [GOOD, content], [START, START])
+    with pytest.raises(RecordingError, match=rf"rec.hdf5.*{message}"):
+        read_recording(tmp_path / "rec.hdf5", format="ddd20")
+
+
+def put(name, values):
+    def change_file(file):
+        if name in file:
+            del file[name]
+        if values is not None:
+            file[name] = values
+
+    return change_file
+
+
+@pytest.mark.parametrize(
+    ("breaking", "message"),
+    [
+        (put("dvs/data", None), "no dataset dvs/data"),
+        (put("dvs/timestamp", None), "no dataset dvs/timestamp"),
+        (put("dvs/timestamp", np.zeros(6)), "dvs/timestamp is float64"),
+        (put("dvs/timestamp", np.zeros(5, int)), "dvs/data has 6 rows where 5"),
+        (put("dvs/timestamp", np.zeros(6, int)), "before 0"),
+        (put("dvs/data", np.zeros((6, 28), "u1")), "dvs/data is uint8 in 2 dimensions"),
+        (put("vehicle_speed/data", [1.0, 2.0]), "vehicle_speed/data has 2 rows where 1"),
+        (put("vehicle_speed/timestamp", [np.nan]), "vehicle_speed/timestamp is float64"),
+    ],
+)
+def test_broken_files_are_refused_by_name(tmp_path, breaking, message):
+    usual(tmp_path / "rec.hdf5", SMALL)
+    with h5py.File(tmp_path / "rec.hdf5", "r+") as file:
+        breaking(file)
+    with pytest.raises(RecordingError, match=rf"rec.hdf5.*{message}"):
+        read_recording(tmp_path / "rec.hdf5", format="ddd20")
+
+
+def test_measurements_that_are_no_numbers_are_left_out_aloud(tmp_path):
+    usual(tmp_path / "rec.hdf5", SMALL)
+    with h5py.File(tmp_path / "rec.hdf5", "r+") as file:
+        file["gear/data"], file["gear/timestamp"] = ["first"], [START]
+        file["notes"] = 1
+    with pytest.warns(UserWarning, match="gear is left out"):
+        recording = read_recording(tmp_path / "rec.hdf5")
+    assert set(recording.signals) == {"steering_wheel_angle", "vehicle_speed"}
+
+
+def test_repair_sorts(tmp_path):
+    write(tmp_path / "rec.hdf5", [packet(1, [change(1, 1, 9, 1), change(2, 2, 5, 1)])], [START])
+    with pytest.warns(UserWarning, match="sorted"):
+        assert read_events(tmp_path / "rec.hdf5", repair=True).x.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("name", ["rec.hdf5", "rec_export.hdf5"])
+def test_options_that_do_not_fit_are_refused(tmp_path, name):
+    usual(tmp_path / "rec.hdf5")
+    write_export(tmp_path / "rec_export.hdf5")
+    with pytest.raises(RecordingError, match="sensor"):
+        read_recording(tmp_path / name, sensor=(346, 260))
+    with pytest.raises(RecordingError, match="camera"):
+        read_recording(tmp_path / name, camera=2)
+
+
+def test_survives_damage(tmp_path):
+    usual(tmp_path / "rec.hdf5", SMALL)
+    assert_survives("ddd20", tmp_path / "rec.hdf5")
+
+
+def write_export(path: Path, rows=150, **changes) -> dict:
+    draw = np.random.default_rng(0)
+    content = {
+        "aps_frame": draw.integers(0, 256, (rows, 4, 6), dtype=np.uint8),
+        "dvs_frame": draw.integers(-9, 9, (rows, 4, 6), dtype=np.int16),
+        "steering_wheel_angle": draw.standard_normal(rows),
+        "vehicle_speed": draw.standard_normal(rows).astype(np.float32),
+        "timestamp": draw.standard_normal(rows),
+    } | changes
+    with h5py.File(path, "w") as file:
+        for name, values in content.items():
+            if values is not None:
+                file[name] = values
+    return content
+
+
+def test_an_export_comes_back_as_written(tmp_path):
+    path = tmp_path / "rec_export.hdf5"
+    written = write_export(path)
+    assert detect(path) == "ddd20_export"
+    recording = read_recording(path)
+    assert recording.sensor == (4, 6)
+    assert recording.events is None
+    assert (recording.frames.images == written["aps_frame"]).all()
+    assert recording.frames.t.tolist() == [50_000 * i for i in range(150)]
+    assert set(recording.signals) == set(written) - {"aps_frame"}
+    for name, found in recording.signals.items():
+        assert found.values.dtype == written[name].dtype
+        assert (found.values == written[name]).all()
+        assert (found.t == recording.frames.t).all()
+    with pytest.raises(RecordingError, match="holds no events"):
+        read_events(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dvs_frame": None}, "no dataset dvs_frame"),
+        ({"aps_frame": np.zeros((150, 4, 6))}, "aps_frame is float64"),
+        ({"aps_frame": np.zeros((150, 4), np.uint8)}, "aps_frame is uint8 of shape"),
+        ({"aps_frame": np.zeros((3, 4, 6), np.uint8)}, "dvs_frame has 150 rows where 3"),
+        ({"vehicle_speed": np.zeros(149)}, "vehicle_speed has 149 rows where 150"),
+        ({"vehicle_speed": ["fast"] * 150}, "vehicle_speed is object"),
+    ],
+)
+def test_broken_exports_are_refused_by_name(tmp_path, changes, message):
+    write_export(tmp_path / "rec_export.hdf5", **changes)
+    with pytest.raises(RecordingError, match=rf"rec_export.hdf5.*{message}"):
+        read_recording(tmp_path / "rec_export.hdf5", format="ddd20_export")
+
+
+def test_exports_survive_damage(tmp_path):
+    write_export(tmp_path / "rec_export.hdf5", 3)
+    assert_survives("ddd20_export", tmp_path / "rec_export.hdf5")

@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -127,9 +127,10 @@ class _PPLayer(TimedLayer):
 
     def _evaluate(self, x: Tensor, times: Tensor, mean: Tensor | None, repeats: int = 1) -> Tensor:
         # On a GPU, torch adds the bias of a convolution in a pass of its own; the node can do it in passing.
+        weight, bias = cast(Tensor, self.weight), cast(Tensor | None, self.bias)
         apart = self._is_convolution and x.is_cuda and mean is None and self._groups == 1
-        apart = apart and x.is_contiguous() and self.weight.is_contiguous()  # so coefficients will be, too
-        bias: Any = self.bias if apart else None
+        if not (apart and x.is_contiguous() and weight.is_contiguous()):  # then coefficients are, too
+            bias = None
         coefficients, mean = self._predict(x, mean, repeats, bias is None)
         y = functional.evaluate_packed(
             coefficients, times, mean, self.segments, self.maps, self._groups, self.temperature, bias

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_LEAST = 1 << 20  # bytes worth keeping
+LEAST = 1 << 20  # bytes worth keeping
 _PAGE = 1 << 21  # bytes; sizes are rounded up to it, so that results of much the same size share memory
 _MOST = 256 << 20  # bytes kept at a time
 
@@ -27,7 +27,7 @@ def new_empty(like: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     if not plain or like.device.type != "cpu" or torch.are_deterministic_algorithms_enabled():
         return like.new_empty(shape, dtype=dtype)
     count = prod(shape)
-    if count * dtype.itemsize < _LEAST:
+    if count * dtype.itemsize < LEAST:
         return like.new_empty(shape, dtype=dtype)
     size = -(-count * dtype.itemsize // _PAGE) * _PAGE
     try:

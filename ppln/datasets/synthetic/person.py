@@ -129,7 +129,7 @@ def make_track(motion: Motion, loops: bool) -> Track:
     def upright(x: NDArray[np.float64]) -> NDArray[np.float32]:
         return np.stack([x[..., 0], -x[..., 2], x[..., 1]], -1).astype(np.float32)
 
-    # The texture begins ahead; on a foot, which points ahead, on top.
+    # The middle of a texture looks ahead; that of a foot, which points ahead, up.
     across = np.stack([turned[c.follows][:, :, 1 if c.cloth == "shoe" else 2] for c in CAPSULES], 1)
     start, end, joints = (
         upright((points(list(w)) - origin[:, None]) / stature)

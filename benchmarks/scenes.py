@@ -75,9 +75,11 @@ def main() -> None:
     parser.add_argument(
         "--size", type=int, nargs=2, action="append", help="height and width; may be repeated"
     )
+    parser.add_argument("--textures", default="made+scikit-image", help="as Scenes takes them")
     args = parser.parse_args()
     report: dict[str, Any] = {
         "torch": torch.__version__,
+        "textures": args.textures,
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "load_before": os.getloadavg()[0],
@@ -87,7 +89,7 @@ def main() -> None:
         report["gpu"] = torch.cuda.get_device_name()
     for device in ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]:
         for size in args.size or SIZES:
-            scenes = Scenes("test", size=tuple(size), length=1_000_000)
+            scenes = Scenes("test", size=tuple(size), length=1_000_000, textures=args.textures)
             every, start = torch.arange(len(scenes.textures)), now(device)
             scenes.textures.take(every, device)
             textures_s = now(device) - start

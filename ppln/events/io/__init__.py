@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ppln.events.events import Events, Sensor, concatenate
+from ppln.events.events import Events, Sensor, concatenate, whole
 from ppln.events.recording import (
     Frames,
     Recording,
@@ -33,6 +33,7 @@ from ppln.events.recording import (
 )
 
 CHUNK = 1 << 20  # events in a packet, at most
+MOST_EMPTY = 1_000_000  # windows in a row without an event that iter_events makes
 
 # Tried in this order: formats with a mark of their own come before those known by their structure.
 FORMATS = (
@@ -148,12 +149,15 @@ def iter_events(
 
     Every event is in exactly one window; windows in which nothing happens come too, empty.
     """
-    if window_us < 1:
-        raise ValueError(f"window_us is {window_us}; give 1 or more")
+    window_us = whole("window_us", window_us, least=1)
+    return _windows(path, _packets(path, format, Options(**options), only_events=True), window_us)
+
+
+def _windows(path: str | Path, packets: Iterator[Packet], window_us: int) -> Iterator[Events]:
     waiting: list[Events] = []
     end = None
     last = 0
-    for packet in _packets(path, format, Options(**options), only_events=True):
+    for packet in packets:
         if isinstance(packet, Header):
             _the_events(path, packet, [])
         if not isinstance(packet, Events) or not len(packet):
@@ -169,7 +173,13 @@ def iter_events(
         while packet.t[-1] >= end:
             cut = int(np.searchsorted(packet.t, end))
             yield concatenate([*waiting, packet[:cut]])
-            waiting, packet, end = [], packet[cut:], end + window_us
+            waiting, packet = [], packet[cut:]
+            if (int(packet.t[0]) - end) // window_us > MOST_EMPTY:
+                raise RecordingError(
+                    f"{path}: no event from {end} to {packet.t[0]} us, {MOST_EMPTY} windows or more; is that "
+                    "time stamp wrong? If not, give a longer window_us"
+                )
+            end += window_us
         waiting.append(packet)
     if waiting:
         yield concatenate(waiting)

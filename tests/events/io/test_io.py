@@ -205,10 +205,19 @@ def test_windows_come_while_the_file_is_read(formats, tmp_path):
     assert len(read) == 5
 
 
-@pytest.mark.parametrize("window_us", [0, -5])
-def test_windows_that_are_refused(fake, window_us):
-    with pytest.raises(ValueError, match=f"window_us is {window_us}; give 1 or more"):
-        next(iter_events(fake(HEADER), window_us=window_us))
+@pytest.mark.parametrize(("window_us", "error"), [(0, ValueError), (-5, ValueError), (2.5, TypeError)])
+def test_windows_that_are_refused(fake, window_us, error):
+    with pytest.raises(error, match=f"window_us is {window_us}"):
+        iter_events(fake(Header(SENSOR)), window_us=window_us)
+
+
+def test_a_wild_time_stamp_does_not_make_windows_without_end(fake, monkeypatch):
+    monkeypatch.setattr(io, "MOST_EMPTY", 10)
+    path = fake(Header(SENSOR), stream(1, 2, 12), stream(110, 1 << 50))
+    windows = iter_events(path, window_us=10)
+    assert [len(next(windows)) for _ in range(10)] == [2, 1, *[0] * 8]
+    with pytest.raises(RecordingError, match=f"no event from 111 to {1 << 50} us"):
+        list(windows)
 
 
 def test_a_whole_recording(fake):

@@ -17,8 +17,12 @@ the row, from the top, is height - 1 - y.
 Time stamps run through all 32 bits and then from 0 again. Of the two ways round from one to the next, the
 shorter is taken: forward, time has passed; back, it is an error.
 
-Samples of the image sensor are left out, with a warning where frames are asked for: the file does not tell a
-global shutter from a rolling one, on which the exposure depends.
+Frames come as samples of 10 bits. Of bits 11 and 10, 0 is the read of a pixel after its reset and 1 the read
+of its signal; the difference is the light. jAER does not mirror their x: the column is x. A frame begins where
+the reset reads jump from one corner to the opposite one. One that is not whole is left out, with a warning
+unless the recording began or ended within it. The time stamp is that of the first signal read. The exposure
+ends near it, but where it begins depends on the shutter, global or rolling, which the file does not tell: it
+is None.
 """
 
 import re
@@ -31,7 +35,7 @@ from numpy.typing import NDArray
 
 from ppln.events.events import Events, Sensor
 from ppln.events.io import Header, Options, Packet, RecordingError
-from ppln.events.recording import Triggers
+from ppln.events.recording import Frames, Triggers
 
 MAGIC = b"#!AER-DAT2.0"
 CHIPS = {"240": Sensor(180, 240), "346": Sensor(260, 346)}
@@ -42,6 +46,7 @@ OTHER = 0x8000_0000
 TRIGGER = 0x0000_0400
 BRIGHTER = 0x0000_0800
 INERTIAL = 0x0000_0800  # the same bit, where OTHER is set
+SIGNAL = 0x0000_0400  # of a sample of the image sensor
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -61,10 +66,12 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
 
     chosen = options.camera
     seen: set[int] = set()
-    events = samples = 0
+    events = 0
+    frames = _Assembly(sensor)
     for address, t in _records(path, start, count):
         if not only_events:
-            samples += int(np.count_nonzero((address & (OTHER | INERTIAL)) == OTHER))
+            samples = np.flatnonzero((address & (OTHER | INERTIAL)) == OTHER)
+            yield from frames.add(address[samples], t[samples])
             marks = np.flatnonzero((address & (OTHER | TRIGGER)) == TRIGGER)
             if marks.size:
                 yield Triggers(t[marks], (address[marks] >> 10 & 3).astype(np.uint8))
@@ -93,8 +100,63 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
         yield packet
     if seen and not events:
         raise RecordingError(f"{path} holds no events of camera {chosen}; there are cameras {sorted(seen)}")
-    if samples:
-        warnings.warn(f"{path} holds {samples} samples of frames, which are not read", stacklevel=2)
+    frames.begun = False
+    yield from frames.finish()
+    if frames.broken:
+        warnings.warn(f"{path}: left out {frames.broken} of its frames that are not whole", stacklevel=2)
+
+
+class _Assembly:
+    """Frames, put together from the samples of pixels as they come."""
+
+    def __init__(self, sensor: Sensor) -> None:
+        self.sensor = sensor
+        self.parts: list[tuple[NDArray[np.uint32], NDArray[np.int64]]] = []  # of the frame that is not over
+        self.last = (-1, -1)  # column and y of the last reset read
+        self.begun = False  # whether its first sample has been seen
+        self.broken = 0
+
+    def add(self, address: NDArray[np.uint32], t: NDArray[np.int64]) -> Iterator[Frames]:
+        resets = np.flatnonzero((address & SIGNAL) == 0)
+        x = np.append(self.last[0], (address[resets] >> 12 & 0x3FF).astype(np.int64))
+        y = np.append(self.last[1], (address[resets] >> 22 & 0x1FF).astype(np.int64))
+        self.last = int(x[-1]), int(y[-1])
+        right, top = self.sensor.width - 1, self.sensor.height - 1
+        corner = ((x == 0) | (x == right)) & ((y == 0) | (y == top))
+        opposite = (x[:-1] + x[1:] == right) & (y[:-1] + y[1:] == top)
+        first = corner[1:] & ((corner[:-1] & opposite) | (x[:-1] < 0))
+        begin = 0
+        for cut in resets[first].tolist():
+            self.parts.append((address[begin:cut], t[begin:cut]))
+            yield from self.finish()
+            begin, self.begun = cut, True
+        self.parts.append((address[begin:], t[begin:]))
+        if sum(part[0].size for part in self.parts) > 2 * self.sensor.height * self.sensor.width:
+            yield from self.finish()  # too many for a frame: what is wrong with it does not grow in memory
+
+    def finish(self) -> Iterator[Frames]:
+        """The frame whose samples have come, if it is whole."""
+        parts, self.parts = [part for part in self.parts if part[0].size], []
+        if not parts:
+            return
+        address, t = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+        height, width = self.sensor
+        kind, column = (address & SIGNAL) >> 10, address >> 12 & 0x3FF
+        row = height - 1 - (address >> 22 & 0x1FF).astype(np.int64)
+        place = (kind * height + row) * width + column
+        # Whole: one reset read and one signal read of every pixel.
+        whole = (
+            column.max() < width
+            and row.min() >= 0
+            and np.array_equal(np.sort(place), np.arange(2 * height * width))
+        )
+        if not whole:
+            self.broken += self.begun
+            return
+        reads = np.empty(place.size, np.int64)
+        reads[place] = address & 0x3FF
+        reset, signal = reads.reshape(2, height, width)
+        yield Frames((reset - signal).clip(0).astype(np.uint16)[None], t[kind == 1][:1])
 
 
 def _records(path: Path, start: int, count: int) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64]]]:

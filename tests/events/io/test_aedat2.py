@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fuzzing import assert_survives
 
-from ppln.events import Events, RecordingError, iter_events, read_events, read_recording
+from ppln.events import Events, RecordingError, Sensor, iter_events, read_events, read_recording
 from ppln.events.io import CHUNK, Options, aedat2, detect
 
 REAL = Path(__file__).parents[3] / "../shared/data/recordings/davis240_rotating_disk.aedat"
@@ -217,8 +217,9 @@ def test_triggers_and_samples(tmp_path):
     assert (recording.triggers.t.tolist(), recording.triggers.kind.tolist()) == ([5, 8], [1, 3])
     path = write(tmp_path / "b.aedat", [*records, (reset, 10), (signal, 11), (0, 12)])
     assert read(path).t.tolist() == [6, 9, 12]
-    with pytest.warns(UserWarning, match=r"b.aedat holds 2 samples of frames, which are not read"):
-        assert read_recording(path, format="aedat2").events.t.tolist() == [6, 9, 12]
+    recording = read_recording(path, format="aedat2")
+    assert recording.events.t.tolist() == [6, 9, 12]
+    assert recording.frames is None
 
 
 def test_nothing_in_it(tmp_path):
@@ -253,3 +254,91 @@ def test_fuzzed(tmp_path):
     events = some_events(20, (180, 240))
     records = [(0x400, 0), *records_of(events), (0x8000_0C00, 500)]
     assert_survives("aedat2", write(tmp_path / "a.aedat", records))
+
+
+def samples_of(image, start, *, rolling, columns_backward=False):
+    """Reset reads of 600 and signal reads of 600 - image, column by column, 1 us each."""
+    height, width = image.shape
+    order = range(width)[::-1] if columns_backward else range(width)
+    reads = {}
+    for signal in (0, 1):
+        reads[signal] = [
+            [
+                1 << 31
+                | (height - 1 - row) << 22
+                | x << 12
+                | signal << 10
+                | (600 - signal * int(image[row, x]))
+                for row in range(height)
+            ]
+            for x in order
+        ]
+    if rolling:  # the signal of a column comes two columns after its reset
+        columns = []
+        for k in range(width + 2):
+            columns += ([reads[0][k]] if k < width else []) + ([reads[1][k - 2]] if k >= 2 else [])
+    else:
+        columns = reads[0] + reads[1]
+    address = np.concatenate(columns)
+    return np.stack([address, start + np.arange(len(address))], axis=1)
+
+
+@pytest.mark.parametrize("rolling", [False, True])
+@pytest.mark.parametrize("columns_backward", [False, True])
+@pytest.mark.parametrize("piece", [7, aedat2.PIECE])
+def test_frames(tmp_path, monkeypatch, rolling, columns_backward, piece):
+    monkeypatch.setattr(aedat2, "PIECE", piece)
+    monkeypatch.setitem(aedat2.CHIPS, "240", Sensor(6, 9))
+    images = np.random.default_rng(0).integers(0, 500, (3, 6, 9))
+    made = {"rolling": rolling, "columns_backward": columns_backward}
+    parts = [samples_of(image, 1000 * k, **made) for k, image in enumerate(images)]
+    event = np.array([[3 << 22 | 4 << 12 | 1 << 11, 500]])
+    inertial = np.array([[0x8000_0C00, 501]])
+    records = np.concatenate([parts[0], event, inertial, parts[1], parts[2]])
+    recording = read_recording(write(tmp_path / "a.aedat", records))
+    np.testing.assert_array_equal(recording.frames.images, images)
+    assert recording.frames.images.dtype == np.uint16
+    first_signal = 18 if rolling else 54
+    assert recording.frames.t.tolist() == [first_signal + 1000 * k for k in range(3)]
+    assert recording.frames.exposure is None
+    assert len(recording.events) == 1
+
+
+def test_frames_that_are_not_whole_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setitem(aedat2.CHIPS, "240", Sensor(6, 9))
+    images = np.random.default_rng(0).integers(0, 500, (4, 6, 9))
+    parts = [samples_of(image, 1000 * k, rolling=False) for k, image in enumerate(images)]
+    cut = [
+        parts[0][20:],
+        np.delete(parts[1], 70, axis=0),
+        parts[2],
+        parts[3][:90],
+    ]  # begins and ends within one
+    path = write(tmp_path / "a.aedat", np.concatenate(cut))
+    with pytest.warns(UserWarning, match="left out 1 of its frames that are not whole"):
+        recording = read_recording(path)
+    np.testing.assert_array_equal(recording.frames.images, images[2:3])
+    read(path)  # events alone: no warning
+
+
+def test_samples_without_an_end_do_not_pile_up(tmp_path, monkeypatch):
+    monkeypatch.setitem(aedat2.CHIPS, "240", Sensor(6, 9))
+    monkeypatch.setattr(aedat2, "PIECE", 100)
+    records = np.stack([np.full(5000, 1 << 31 | 2 << 22 | 3 << 12 | 1 << 10), np.arange(5000)], axis=1)
+    most = []
+    add = aedat2._Assembly.add
+
+    def watched(self, *samples):
+        yield from add(self, *samples)
+        most.append(sum(part[0].size for part in self.parts))
+
+    monkeypatch.setattr(aedat2._Assembly, "add", watched)
+    assert read_recording(write(tmp_path / "a.aedat", records)).frames is None
+    assert max(most) <= 2 * 6 * 9
+
+
+def test_fuzzed_frames(tmp_path):
+    image = np.arange(54).reshape(6, 9)
+    records = np.concatenate([samples_of(image, 1000 * k, rolling=True) for k in range(3)])
+    path = write(tmp_path / "a.aedat", records, chip=None)
+    assert_survives("aedat2", path, 3000, sensor=(6, 9))

@@ -18,9 +18,9 @@ Time stamps run through all 32 bits and then from 0 again. Of the two ways round
 shorter is taken: forward, time has passed; back, it is an error.
 
 Frames come as samples of 10 bits. Of bits 11 and 10, 0 is the read of a pixel after its reset and 1 the read
-of its signal; the difference is the light. jAER does not mirror their x: the column is x. A frame begins where
-the reset reads jump from one corner to the opposite one. One that is not whole is left out, with a warning
-unless the recording began or ended within it. The time stamp is that of the first signal read. The exposure
+of its signal; the difference is the light. jAER does not mirror their x: the column is x. A frame begins at
+the jump of the reset reads from one corner to the opposite one. One that is not whole is left out, warned of
+unless the recording began or ended within it. Its time stamp is that of the first signal read. The exposure
 ends near it, but where it begins depends on the shutter, global or rolling, which the file does not tell: it
 is None.
 """

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ def _parse(what: Callable[..., Any], name: str, arguments: list[str]) -> Any:
         import tyro
     except ModuleNotFoundError:
         sys.exit("ppln: the command line needs tyro; run: pip install 'tyro>=0.9'")
-    return tyro.cli(what, args=arguments, prog=f"ppln {name}", config=(tyro.conf.PositionalRequiredArgs,))
+    config = tyro.conf.PositionalRequiredArgs, tyro.conf.OmitArgPrefixes
+    return tyro.cli(what, args=arguments, prog=f"ppln {name}", config=config)
 
 
 def _bench(arguments: list[str]) -> None:
@@ -41,13 +43,13 @@ def _bench(arguments: list[str]) -> None:
 
 
 def _info(arguments: list[str]) -> None:
+    from ppln.events.io import Options
+    from ppln.report import recording
+
+    as_they_are = Options()
+
     def info(
-        file: Path,
-        plot: Path | None = None,
-        format: str | None = None,
-        sensor: tuple[int, int] | None = None,
-        camera: int | None = None,
-        repair: bool = False,
+        file: Path, plot: Path | None = None, format: str | None = None, reading: Options = as_they_are
     ) -> None:
         """Print what is in a recording: sensor, events, rates, gaps, frames, triggers, signals.
 
@@ -55,13 +57,9 @@ def _info(arguments: list[str]) -> None:
             file: The recording: a file, or a folder.
             plot: Also draw it here, as PNG.
             format: Read it as this format; by default the content tells.
-            sensor: Height and width, for formats that do not tell.
-            camera: Which one, for files that hold several, from 0.
-            repair: Leave out events outside the sensor or before time 0, sort by time, and say so.
+            reading: How to read it.
         """
-        from ppln.report import recording
-
-        options = {"sensor": sensor, "camera": camera, "repair": repair}
+        options = asdict(reading)
         summary = recording.summarize(file, format=format, **options)
         print(recording.text(summary))
         if plot is not None:
@@ -72,15 +70,17 @@ def _info(arguments: list[str]) -> None:
 
 
 def _convert(arguments: list[str]) -> None:
+    from ppln.events.io import Options, native
+
+    as_they_are = Options()
+
     def convert(
         source: Path,
         target: Path,
         verify: bool = True,
         overwrite: bool = False,
         format: str | None = None,
-        sensor: tuple[int, int] | None = None,
-        camera: int | None = None,
-        repair: bool = False,
+        reading: Options = as_they_are,
     ) -> None:
         """Write a recording of any known format as HDF5 (docs/data.md describes the layout).
 
@@ -90,15 +90,10 @@ def _convert(arguments: list[str]) -> None:
             verify: Read both again and compare every array.
             overwrite: Replace a target that exists.
             format: Read the source as this format; by default the content tells.
-            sensor: Height and width, for formats that do not tell.
-            camera: Which one, for files that hold several, from 0.
-            repair: Leave out events outside the sensor or before time 0, sort by time, and say so.
+            reading: How to read it.
         """
-        from ppln.events.io import Options, native
-
-        options = Options(sensor=sensor, camera=camera, repair=repair)
         counts = native.convert(
-            source, target, format=format, options=options, verify=verify, overwrite=overwrite
+            source, target, format=format, options=reading, verify=verify, overwrite=overwrite
         )
         print(f"wrote {target}")
         print(f"  {counts.events:,} events, {counts.frames:,} frames, {counts.triggers:,} triggers")

@@ -126,8 +126,10 @@ def test_convert_recording(monkeypatch, tmp_path, capsys):
     assert "verified" in printed
     with pytest.raises(SystemExit, match="exists"):
         run(monkeypatch, "convert-recording", source, target)
-    run(monkeypatch, "info", target)
+    run(monkeypatch, "info", target, "--sensor", "260", "346", "--format", "native")
     assert "78,830" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="camera"):
+        run(monkeypatch, "info", target, "--camera", "1")
 
 
 def test_simulate(monkeypatch, tmp_path, capsys):
@@ -138,7 +140,7 @@ def test_simulate(monkeypatch, tmp_path, capsys):
         bar[:, 5 * k : 5 * k + 4] = 220
         imageio.imwrite(pictures / f"{k}.png", bar)
     out = tmp_path / "out.h5"
-    camera = ["--camera.shot-noise-hz", "0", "--camera.leak-rate-hz", "0"]
+    camera = ["--shot-noise-hz", "0", "--leak-rate-hz", "0"]
     run(monkeypatch, "simulate", str(pictures), str(out), "--fps", "100", "--seed", "3", *camera)
     assert "4 frames" in capsys.readouterr().out
     recording = ppln.read_recording(out)

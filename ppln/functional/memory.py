@@ -40,7 +40,8 @@ def new_empty(like: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def _block(size: int) -> np.ndarray:
-    memory = mmap.mmap(-1, size)
+    # Private: a child process must get copies, not the same memory.
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, dtype=np.uint8)

@@ -1,6 +1,7 @@
 """Large results in kept memory: reused when nobody holds it, never while somebody does."""
 
 import gc
+import os
 
 import pytest
 import torch
@@ -81,3 +82,22 @@ def test_the_node_gives_back_what_it_took():
     for later in results[1:]:
         for a, b in zip(results[0], later, strict=True):
             assert torch.equal(a, b)
+
+
+def test_a_child_process_has_memory_of_its_own():
+    living = new().fill_(1.0)
+    gone = new().fill_(2.0)
+    where = gone.data_ptr()
+    del gone
+    child = os.fork()
+    if child == 0:
+        living.fill_(5.0)
+        again = new()
+        same = again.data_ptr() == where
+        again.fill_(6.0)
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (living == 1.0).all()
+    again = new()
+    assert again.data_ptr() == where
+    assert (again == 2.0).all()

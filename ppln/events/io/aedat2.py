@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events, Sensor
-from ppln.events.io import Header, Options, Packet, RecordingError
+from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor
 from ppln.events.recording import Frames, Triggers
 
 MAGIC = b"#!AER-DAT2.0"
@@ -201,15 +201,4 @@ def _sensor(path: Path, camera_lines: str, options: Options) -> Sensor:
     if chip and "davis" not in chip[1].lower():
         raise RecordingError(f"{path} is of the chip {chip[1]}; only DAVIS chips can be read")
     known = re.search(r"davis(240|346)", camera_lines.lower())
-    if known is None:
-        if options.sensor is None:
-            told = camera_lines or "no line 'AEChip:'"
-            raise RecordingError(f"{path} does not tell its sensor ({told}); give sensor=(height, width)")
-        return Sensor(*options.sensor)
-    sensor = CHIPS[known[1]]
-    if options.sensor is not None and tuple(options.sensor) != sensor:
-        raise RecordingError(
-            f"{path} is of a DAVIS{known[1]}, a sensor of {tuple(sensor)}, not {tuple(options.sensor)}; "
-            "leave sensor away"
-        )
-    return sensor
+    return agreed_sensor(path, CHIPS[known[1]] if known else (None, None), options)

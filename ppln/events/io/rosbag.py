@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ppln.events.events import Events, Sensor
-from ppln.events.io import Header, Options, Packet, RecordingError, require
+from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor, require
 from ppln.events.recording import Frames
 
 EVENTS = "dvs_msgs/msg/EventArray"
@@ -105,22 +105,16 @@ def _image_topic(path: Path, reader: Any, event_topic: str) -> str | None:
 
 def _sensor(path: Path, reader: Any, topic: str, options: Options) -> Sensor:
     """As the first message tells."""
-    given = None if options.sensor is None else Sensor(*options.sensor)
+    told: tuple[int | None, int | None] = None, None
     for where, _, message in _messages(path, reader, [topic]):
         try:
-            height, width, _, _ = _array_head(message)
+            size = _array_head(message)[:2]
         except struct.error as error:
             raise RecordingError(f"{path}, {where}: {error}") from error
-        if (height, width) == UNTOLD:
-            break
-        if given is not None and given != (height, width):
-            raise RecordingError(
-                f"{path} is of a sensor of {(height, width)}, not {tuple(given)}; leave sensor away"
-            )
-        return Sensor(height, width)
-    if given is None:
-        raise RecordingError(f"{path}: {topic} does not tell the sensor; give sensor=(height, width)")
-    return given
+        if size != UNTOLD:
+            told = size
+        break
+    return agreed_sensor(path, told, options)
 
 
 def _messages(path: Path, reader: Any, topics: list[str | None]) -> Iterator[tuple[str, bool, bytes]]:

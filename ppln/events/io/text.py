@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events, Sensor
-from ppln.events.io import Header, Options, Packet, RecordingError, require
+from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor, refuse_camera, require
 from ppln.events.recording import Frames, Signal
 
 SIGNALS = {"groundtruth.txt": ("camera_pose", 7), "imu.txt": ("imu", 6)}
@@ -53,8 +53,7 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]:
-    if options.camera is not None:
-        raise ValueError(f"camera is {options.camera}, but text holds one camera; leave camera away")
+    refuse_camera(path, options)
     with _opened(path) as files:
         sensor = _sensor(path, files, options)
         yield Header(sensor)
@@ -154,15 +153,11 @@ def _signal(name: str, rows: list[tuple[str, int, list[str]]]) -> Signal:
 
 def _sensor(path: Path, files: Open, options: Options) -> Sensor:
     """As the first image tells."""
-    given = None if options.sensor is None else Sensor(*options.sensor)
+    told: tuple[int | None, int | None] = None, None
     for where, _, (name,) in _rows(path, files, "images.txt", 1):
         _, told = _png(files, where, name)
-        if given is not None and given != told:
-            raise RecordingError(f"{path} has images of {tuple(told)}, not {tuple(given)}; leave sensor away")
-        return told
-    if given is None:
-        raise RecordingError(f"{path} has no images that tell the sensor; give sensor=(height, width)")
-    return given
+        break
+    return agreed_sensor(path, told, options)
 
 
 def _png(files: Open, where: str, name: str) -> tuple[bytes, Sensor]:

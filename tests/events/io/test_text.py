@@ -248,19 +248,17 @@ def test_the_sensor(tmp_path, files):
     events, _, content = files
     path = archive(tmp_path / "a.zip", content)
     assert read(path, sensor=SENSOR) == events
-    with pytest.raises(
-        RecordingError, match=r"a.zip has images of \(180, 240\), not \(260, 346\); leave sensor away"
-    ):
+    with pytest.raises(RecordingError, match=r"sensor is \(260, 346\), but .*a.zip tells \(180, 240\)"):
         read(path, sensor=(260, 346))
     path = alone(tmp_path / "a.txt", content["events.txt"])
     with pytest.raises(
-        RecordingError, match=r"a.txt has no images that tell the sensor; give sensor=\(height, width"
+        RecordingError, match=r"a.txt does not tell the size of its sensor; give sensor=\(height, width"
     ):
         read(path)
 
 
 def test_there_is_one_camera(tmp_path, files):
-    with pytest.raises(RecordingError, match="camera is 0, but text holds one camera; leave camera away"):
+    with pytest.raises(RecordingError, match="holds one camera; leave out camera=0"):
         read(folder(tmp_path, files[2]), camera=0)
 
 

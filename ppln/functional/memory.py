@@ -36,7 +36,7 @@ def new_empty(like: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         block = _block(size)
     array = block.view()  # only the tensor holds it
     weakref.finalize(array, _keep, block).atexit = False
-    return torch.from_numpy(array).view(dtype)[:count].view(shape)
+    return torch.frombuffer(array, dtype=dtype, count=count).view(shape)
 
 
 def _block(size: int) -> np.ndarray:

@@ -6,6 +6,10 @@ Batches of 14 frames and 4 substeps, with cameras drawn at random. All textures 
 `textures_s`. Setting the stage, drawing and the events are timed for themselves as well, in ms a sample;
 `cpu_ms` is the processor's own time, which tells more where a machine is busy with other things. On a CPU
 there is also a DataLoader with as many workers, of one thread each, as there are cores.
+
+On a GPU there is also Scenes.maker, captured in a CUDA graph. `first_s` is what the first batch takes,
+`memory_gib` what the GPU holds at most, and `differs` which part of the counts of events differ from those of
+Scenes.batch.
 """
 
 import argparse
@@ -13,18 +17,18 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from ppln.datasets.synthetic.scenes import Scenes
+from ppln.datasets.synthetic.scenes import Sample, Scenes
 from ppln.events.simulate import simulate_histogram
 
 SIZES = ((128, 128), (180, 240))
-BATCHES = {"cpu": (8,), "cuda": (16, 64, 256)}
+BATCHES = {"cpu": (8,), "cuda": (32, 64, 256)}
 
 
 def now(device: str) -> float:
@@ -33,14 +37,34 @@ def now(device: str) -> float:
     return time.perf_counter()
 
 
-def measure(scenes: Scenes, device: str, batch: int, at_least_s: float) -> dict[str, float]:
-    scenes.batch(range(batch), device)
+def pace(
+    make: Callable[[range], Sample], device: str, batch: int, at_least_s: float, ahead: int = 1
+) -> dict[str, float]:
+    """ahead: batches that are asked for before they are waited for."""
     done, cpu, start = 0, time.process_time(), now(device)
     while now(device) - start < at_least_s:
-        scenes.batch(range(done, done + batch), device)
-        done += batch
+        for _ in range(ahead):
+            make(range(done, done + batch))
+            done += batch
     samples_per_s = done / (now(device) - start)
-    cpu_ms = 1e3 * (time.process_time() - cpu) / done
+    return {"samples_per_s": samples_per_s, "cpu_ms": 1e3 * (time.process_time() - cpu) / done}
+
+
+def captured(scenes: Scenes, batch: int, at_least_s: float) -> dict[str, Any]:
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    make, start = scenes.maker(batch, "cuda"), now("cuda")
+    first = make(range(batch))
+    first_s, memory_gib = now("cuda") - start, torch.cuda.max_memory_reserved() / 2**30
+    differs = (first.histogram != scenes.batch(range(batch), "cuda").histogram).double().mean().item()
+    del first
+    found = pace(make, "cuda", batch, at_least_s, ahead=4)
+    return {"maker": "captured", "first_s": first_s, "memory_gib": memory_gib, "differs": differs} | found
+
+
+def measure(scenes: Scenes, device: str, batch: int, at_least_s: float) -> dict[str, float]:
+    scenes.batch(range(batch), device)
+    found = pace(lambda indices: scenes.batch(indices, device), device, batch, at_least_s)
     parts, rounds = torch.zeros(3), 8
     for k in range(rounds):
         chosen = list(range(batch)) if device == "cuda" else [k]  # a CPU makes one at a time
@@ -53,7 +77,7 @@ def measure(scenes: Scenes, device: str, batch: int, at_least_s: float) -> dict[
         times.append(now(device))
         parts += torch.tensor(times, dtype=torch.float64).diff() * 1e3 / len(chosen) / rounds
     names = "stage_ms", "render_ms", "events_ms"
-    return {"samples_per_s": samples_per_s, "cpu_ms": cpu_ms} | dict(zip(names, parts.tolist(), strict=True))
+    return found | dict(zip(names, parts.tolist(), strict=True))
 
 
 def by_workers(scenes: Scenes, workers: int, at_least_s: float) -> dict[str, float]:
@@ -91,9 +115,13 @@ def main() -> None:
         for size in args.size or SIZES:
             scenes = Scenes("test", size=tuple(size), length=1_000_000, textures=args.textures)
             every, start = torch.arange(len(scenes.textures)), now(device)
-            scenes.textures.take(every, device)
+            scenes.textures.store(device)
             textures_s = now(device) - start
-            runs = [{"batch": n} | measure(scenes, device, n, args.seconds) for n in BATCHES[device]]
+            runs: list[dict[str, Any]] = []
+            for batch in BATCHES[device]:
+                runs.append({"batch": batch} | measure(scenes, device, batch, args.seconds))
+                if device == "cuda":
+                    runs.append({"batch": batch} | captured(scenes, batch, args.seconds))
             if device == "cpu":
                 runs.append(by_workers(scenes, os.cpu_count() or 1, args.seconds))
             for run in runs:

@@ -83,7 +83,7 @@ def rules() -> dict[str, set[str]]:
     for row in rows.splitlines():
         names, others = row.strip("|").split("|")
         for name in names.split(","):
-            allowed[name.strip()] = {other.strip() for other in others.split(",")} - {"nothing"}
+            allowed[name.strip(" `")] = {other.strip() for other in others.split(",")} - {"nothing"}
     return allowed
 
 

@@ -18,12 +18,15 @@ a leak, pixels stand at random points on their way to the next leak event.
 Everything is float64 and elementwise, and random numbers are those of ppln.events.random: what a pixel fires
 depends on its light and the camera and seed of its sample alone.
 
+There are two ways through time. `Pixels` goes from frame to frame and tells when events happen. The other, in
+ppln.events.count, only tells how many there are, and is made for GPUs.
+
 Dimensions: B samples, P pixels; S: B, or 1 where samples share their times; C: B, or 1 where they share a
 camera.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -119,128 +122,230 @@ class Train(NamedTuple):
         return guess - ((guess > 0) & (self.time(guess - 1) >= edge)).to(guess.dtype)
 
 
+class Traits(NamedTuple):
+    """Cameras in numbers, float64 [C, 1] each."""
+
+    on: Tensor
+    off: Tensor
+    spread: Tensor
+    refractory: Tensor  # us
+    leak: Tensor  # events per us
+    cutoff: Tensor  # radians per us; infinite without a low pass
+    noise: Tensor  # events per us, in the dark
+    offset: Tensor
+
+    @classmethod
+    def of(cls, cameras: Sequence[EventCamera]) -> "Traits":
+        """On the CPU."""
+        rows = [
+            (
+                c.on,
+                c.off,
+                c.threshold_spread,
+                c.refractory_us,
+                c.leak_rate_hz * 1e-6,
+                2e-6 * math.pi * (c.bandwidth_hz or math.inf),
+                c.shot_noise_hz * 1e-6,
+                c.log_offset,
+            )
+            for c in cameras
+        ]
+        return cls.split(torch.tensor(rows, dtype=torch.float64))
+
+    @classmethod
+    def split(cls, table: Tensor) -> "Traits":
+        """Of a table [C, 8], as torch.cat(traits, 1) makes it."""
+        return cls(*table.split(1, 1))
+
+
+class Circuit(NamedTuple):
+    """What is fixed about pixels. Without a leak or a low pass in any sample, it is left out."""
+
+    on: Tensor  # thresholds [B, P] or less
+    off: Tensor
+    refractory: Tensor  # [C, 1]
+    offset: Tensor  # [C, 1]
+    leak: Tensor | None  # [B, P] change of the change, per us
+    cutoff: Tensor | None  # [C, 1]
+    noise_keys: Tensor  # int64 [B, P] or [1, P]
+
+    def low_pass(self, seen: Tensor, before: Tensor, light: Tensor, duration: Tensor) -> Tensor:
+        """What is seen at the next frame. before, light: the light of the frames."""
+        if self.cutoff is None:
+            return light
+        # The solution of seen' = cutoff (light - seen) at the end of a straight line from light to light.
+        passed = self.cutoff * duration
+        lag = -torch.expm1(-passed) / passed
+        behind = torch.exp(-passed) * (seen - before) - lag * (light - before)
+        return (light + behind).clamp_(min=0)
+
+    def course(self, level: Tensor, later: Tensor, duration: Tensor) -> "Course":
+        """From one level to a later one."""
+        slope = (later - level) / duration
+        if self.leak is not None:
+            slope = slope + self.leak
+        sign = slope.sign()
+        up = sign.clamp(min=0)
+        threshold = torch.lerp(self.off, self.on, up)  # of weight 0 or 1: an exact choice, and a fast one
+        speed = slope.abs().clamp_(min=TINY)
+        return Course(slope, sign, up, threshold, speed, threshold / speed + self.refractory)
+
+    def wait(self, random: Tensor, rate: Tensor, share: Tensor) -> Tensor:
+        """us to the next noise event, from random bits; below 0."""
+        return torch.log(1 - as_uniform(random)) / (rate * share).clamp_(min=TINY)
+
+
+class Course(NamedTuple):
+    """How the level runs between two frames; [B, P] each, or with more dimensions before."""
+
+    slope: Tensor  # per us
+    sign: Tensor  # of the slope
+    up: Tensor  # 1 where the sign is, else 0
+    threshold: Tensor  # that the level runs to
+    speed: Tensor  # the slope without its sign, above 0
+    period: Tensor  # from event to event, us
+
+
+class Memory(NamedTuple):
+    """What pixels remember from one frame to the next; [B, P] each."""
+
+    seen: Tensor  # light behind the low pass
+    level: Tensor  # its logarithm
+    change: Tensor  # of the level, since the last reset
+    free: Tensor  # end of the dead time, in us from the present frame
+
+    def cross(self, course: Course, begin: Tensor, end: Tensor, refractory: Tensor) -> tuple[Train, "Memory"]:
+        """Events of the level itself, from begin to end."""
+        change, free = self.change, self.free
+        ahead = course.threshold - course.sign * change
+        first = torch.addcdiv(torch.maximum(free, begin), ahead, course.speed)
+        number = ((end - first) / course.period + 1).floor_().clamp_(min=0)
+        fired = number.clamp(max=1)
+        free = torch.lerp(free, first + (number - 1) * course.period + refractory, fired)
+        seeing = (end - torch.maximum(free, begin)).clamp_(min=0)
+        change = (1 - fired) * change + course.slope * seeing
+        return Train(number, first, course.period, course.up), self._replace(change=change, free=free)
+
+    def reset(self, stays: Tensor, free: Tensor) -> "Memory":
+        """After noise events, but where `stays` [B, P] bool; `free` [B, P] is the end of their dead time."""
+        return self._replace(change=self.change * stays, free=torch.where(stays, self.free, free))
+
+
+def settle(
+    light: Tensor, traits: Traits, seeds: Tensor, *, spread: bool, leak: bool, low_pass: bool
+) -> tuple[Circuit, Memory]:
+    """Pixels that have seen the first frame for long: light [B, P] float64; seeds [B] or [1] int64.
+
+    spread, leak, low_pass: whether any camera has it.
+    """
+    pixels = light.shape[1]
+    on, off = traits.on, traits.off
+    if spread:
+        on, off = _spread_out(traits, seeds, pixels)
+    change, drift = torch.zeros_like(light), None
+    if leak:
+        drift = traits.leak * on
+        change = change + uniform(_keys(seeds, LEAK, pixels), 0) * on * (traits.leak > 0)
+    cutoff = traits.cutoff if low_pass else None
+    keys = _keys(seeds, SHOT_NOISE, pixels)
+    circuit = Circuit(on, off, traits.refractory, traits.offset, drift, cutoff, keys)
+    return circuit, Memory(light, (light + traits.offset).log(), change, torch.zeros_like(light))
+
+
 class Pixels:
-    """What pixels remember from one frame to the next."""
+    """Pixels on their way from frame to frame."""
 
     def __init__(self, light: Tensor, cameras: Sequence[EventCamera], seeds: Tensor) -> None:
         """light [B, P] float64, of the first frame; cameras [C]; seeds [B] or [1] int64."""
-
-        def column(value: Callable[[EventCamera], float]) -> Tensor:
-            return torch.tensor([[value(c)] for c in cameras], dtype=torch.float64, device=light.device)
-
-        pixels = light.shape[1]
-        self.light = self.seen = light
-        self.offset = column(lambda c: c.log_offset)
-        self.level = (light + self.offset).log()
-        self.refractory = column(lambda c: c.refractory_us)
-        self.on, self.off = thresholds(cameras, seeds, pixels)
-        self.change = torch.zeros_like(light)  # of the level, since the last reset
-        self.free = torch.zeros_like(light)  # end of the dead time, in us from the present frame
-        self.leak: Tensor | None = None  # change of the change, per us
-        if any(c.leak_rate_hz for c in cameras):
-            rate = column(lambda c: c.leak_rate_hz * 1e-6)
-            self.leak = rate * self.on
-            self.change = self.change + uniform(_keys(seeds, LEAK, pixels), 0) * self.on * (rate > 0)
-        # Without a low pass, its frequency is infinite; without one in any sample, it is left out.
-        self.cutoff: Tensor | None = None  # radians per us
-        if any(c.bandwidth_hz for c in cameras):
-            self.cutoff = column(lambda c: 2e-6 * math.pi * (c.bandwidth_hz or math.inf))
-        self.noise_rates: Tensor | None = None  # in the dark, per us; on the CPU
-        if any(c.shot_noise_hz for c in cameras):
-            rates = [[c.shot_noise_hz * 1e-6] for c in cameras]
-            self.noise_rates = torch.tensor(rates, dtype=torch.float64)
-            self.noise_keys = _keys(seeds, SHOT_NOISE, pixels)
+        traits = Traits.of(cameras)
+        self.noise_rates = traits.noise  # on the CPU
+        self.light = light
+        self.circuit, self.memory = settle(
+            light,
+            Traits.split(send(torch.cat(traits, 1), light.device)),
+            seeds,
+            spread=any(c.threshold_spread for c in cameras),
+            leak=any(c.leak_rate_hz for c in cameras),
+            low_pass=any(c.bandwidth_hz for c in cameras),
+        )
         self.step = 0
+
+    @property
+    def seen(self) -> Tensor:
+        return self.memory.seen
 
     def until(self, light: Tensor, duration_us: Tensor) -> Iterator[Train]:
         """The events until the next frame, `light` [B, P], which comes after duration_us [S, 1] (on the CPU).
 
         Take all trains before the next call; those of a pixel come in order of time.
         """
-        duration = _send(duration_us.to(torch.float64), light.device)
-        before, level = self.light, self._follow(light, duration)
-        slope = (level - self.level) / duration
-        if self.leak is not None:
-            slope = slope + self.leak
-        self.level = level
-        sign = slope.sign()
-        up = sign.clamp(min=0)
-        threshold = torch.lerp(self.off, self.on, up)  # of weight 0 or 1: an exact choice, and a fast one
-        speed = slope.abs().clamp_(min=TINY)
-        period = threshold / speed + self.refractory
-
-        def crossings(begin: Tensor, end: Tensor) -> Train:
-            ahead = threshold - sign * self.change
-            first = torch.maximum(self.free, begin) + ahead / speed
-            number = ((end - first) / period + 1).floor_().clamp_(min=0)
-            fired = number.clamp(max=1)
-            self.free = torch.lerp(self.free, first + (number - 1) * period + self.refractory, fired)
-            seeing = (end - torch.maximum(self.free, begin)).clamp_(min=0)
-            self.change = (1 - fired) * self.change + slope * seeing
-            return Train(number, first, period, up)
-
+        circuit, memory = self.circuit, self.memory
+        refractory = circuit.refractory
+        duration = send(duration_us.to(torch.float64), light.device)
+        seen = circuit.low_pass(memory.seen, self.light, light, duration)
+        level = (seen + circuit.offset).log()
+        course = circuit.course(memory.level, level, duration)
+        memory = memory._replace(seen=seen, level=level)
         begin = torch.zeros_like(duration)
-        if self.noise_rates is not None:
+        if self.noise_rates.any():
             most = most_of_poisson(self.noise_rates * duration_us)
-            share = 1 - (1 - BRIGHT) * ((before + light) / 2).clamp_(max=1)  # of the rate in the dark
+            share = noise_share(self.light, light)
             for draw in range(int(most.max())):
                 # A sample whose limit is lower than that of others has no further events.
-                rate = _send(torch.where(most > draw, self.noise_rates, 0), light.device)
-                random = bits(self.noise_keys, self.step * DRAWS + draw)
-                at = begin - torch.log(1 - as_uniform(random)) / (rate * share).clamp_(min=TINY)
-                if light.device.type == "cpu" and not (at < duration).any():
+                rate = send(torch.where(most > draw, self.noise_rates, 0), light.device)
+                random = bits(circuit.noise_keys, self.step * DRAWS + draw)
+                at = begin - circuit.wait(random, rate, share)
+                happens = at < duration
+                if light.device.type == "cpu" and not happens.any():
                     break  # on other devices, looking takes longer than going on with nothing
                 end = torch.minimum(at, duration)
-                yield crossings(begin, end)
-                fires = ((at < duration) & (at >= self.free)).to(at.dtype)
-                self.free = torch.lerp(self.free, end + self.refractory, fires)
-                self.change = (1 - fires) * self.change
-                yield Train(fires, end, torch.ones_like(duration), (random & 1).to(at.dtype))
+                train, memory = memory.cross(course, begin, end, refractory)
+                yield train
+                fires = happens & (at >= memory.free)
+                memory = memory.reset(~fires, end + refractory)
+                yield Train(fires.to(at.dtype), end, torch.ones_like(duration), (random & 1).to(at.dtype))
                 begin = end
-        yield crossings(begin, duration)
-        self.free = self.free - duration
+        train, memory = memory.cross(course, begin, duration, refractory)
+        yield train
+        self.light, self.memory = light, memory._replace(free=memory.free - duration)
         self.step += 1
-
-    def _follow(self, light: Tensor, duration: Tensor) -> Tensor:
-        """The level at the next frame."""
-        if self.cutoff is None:
-            self.seen = light
-        else:
-            # The solution of seen' = cutoff (light - seen) at the end of a straight line from light to light.
-            passed = self.cutoff * duration
-            lag = -torch.expm1(-passed) / passed
-            behind = torch.exp(-passed) * (self.seen - self.light) - lag * (light - self.light)
-            self.seen = (light + behind).clamp_(min=0)
-        self.light = light
-        return (self.seen + self.offset).log()
 
 
 def thresholds(cameras: Sequence[EventCamera], seeds: Tensor, pixels: int) -> tuple[Tensor, Tensor]:
-    """Of positive and negative events, for every pixel -> float64 [B, P] or what broadcasts to it."""
-    means = torch.tensor([[c.on, c.off] for c in cameras], dtype=torch.float64, device=seeds.device)
-    on, off = means[:, :1], means[:, 1:]
-    if not any(c.threshold_spread for c in cameras):
-        return on, off
-    spread = torch.tensor([[c.threshold_spread] for c in cameras], dtype=torch.float64, device=seeds.device)
+    """Of positive and negative events, for every pixel -> float64 [B, P]"""
+    return _spread_out(Traits.split(torch.cat(Traits.of(cameras), 1).to(seeds.device)), seeds, pixels)
+
+
+def _spread_out(traits: Traits, seeds: Tensor, pixels: int) -> tuple[Tensor, Tensor]:
+    normals = normal_pair(_keys(seeds, THRESHOLDS, pixels))
 
     def spread_out(mean: Tensor, normal: Tensor) -> Tensor:
-        variance = torch.log1p((spread / mean) ** 2)  # of the logarithm
+        variance = torch.log1p((traits.spread / mean) ** 2)  # of the logarithm
         return mean * torch.exp(variance.sqrt() * normal - variance / 2)
 
-    normal_on, normal_off = normal_pair(_keys(seeds, THRESHOLDS, pixels))
-    return spread_out(on, normal_on), spread_out(off, normal_off)
+    return spread_out(traits.on, normals[0]), spread_out(traits.off, normals[1])
 
 
 def most_of_poisson(mean: Tensor) -> Tensor:
     """The least number that a Poisson variable exceeds with a probability below RARE -> as mean."""
     most = mean.floor()
     while True:
-        # The terms beyond fall at least as fast as a geometric series.
-        log_next = (most + 1) * mean.log() - mean - torch.lgamma(most + 2)
-        common = log_next.exp() / (1 - mean / (most + 2)) >= RARE
+        common = exceeds(mean, most)
         if not common.any():
             return most
         most = most + common
+
+
+def exceeds(mean: Tensor, number: Tensor) -> Tensor:
+    """Whether a Poisson variable exceeds a number with a probability of RARE or more -> bool"""
+    # Above the mean, the terms beyond fall at least as fast as a geometric series.
+    log_next = (number + 1) * mean.log() - mean - torch.lgamma(number + 2)
+    return (log_next.exp() / (1 - mean / (number + 2)) >= RARE) | (number < mean.floor())
+
+
+def noise_share(before: Tensor, light: Tensor) -> Tensor:
+    """Of the rate of noise events in the dark, how much is left in the light."""
+    return 1 - (1 - BRIGHT) * ((before + light) / 2).clamp_(max=1)
 
 
 def _keys(seeds: Tensor, purpose: int, pixels: int) -> Tensor:
@@ -248,6 +353,6 @@ def _keys(seeds: Tensor, purpose: int, pixels: int) -> Tensor:
     return bits(bits(seeds, purpose)[:, None], torch.arange(pixels, device=seeds.device))
 
 
-def _send(values: Tensor, device: torch.device) -> Tensor:
+def send(values: Tensor, device: torch.device) -> Tensor:
     """To the device, without making the CPU wait for it."""
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)

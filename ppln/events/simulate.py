@@ -1,8 +1,8 @@
 """Frames in, what an event camera would have seen out: events, packets of events, or histograms.
 
-How its pixels work is in ppln.events.camera. A sample with its seed gives the same events alone and in any
-batch, at once and frame by frame, on any number of threads; and on every device, but where devices disagree
-on the last digit of a logarithm.
+How its pixels work is in ppln.events.camera, and how GPUs count what they fire in ppln.events.count. A sample
+with its seed gives the same events alone and in any batch, at once and frame by frame, on any number of
+threads; and on every device, but where devices disagree on the last digit of a logarithm.
 
 Dimensions: B samples, T frames of H x W pixels; S: B, or 1 where samples share their times; C: B, or 1 where
 they share a camera.
@@ -10,6 +10,7 @@ they share a camera.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ppln.events.camera import EventCamera, Pixels, Train
+from ppln.events.camera import EventCamera, Pixels, Train, Traits, send
+from ppln.events.count import Clock, count_events
 from ppln.events.events import Events, Sensor, concatenate, whole
 from ppln.events.random import signed
 
 DVS = EventCamera()
+ROOM = 1 << 30  # float64 numbers that a GPU holds while it counts
 FramesLike = Tensor | NDArray[Any] | Callable[[Any], Any]
 Cameras = EventCamera | Sequence[EventCamera]
 Seeds = int | Sequence[int] | NDArray[Any] | Tensor
@@ -69,29 +72,9 @@ def simulate_histogram(
     ranges: list[Tensor] = []
     stream, batched = _array_stream(frames, times, ranges)
     scene = _Scene(stream, camera, seed)
-    # Where bins begin, from the second on: at the next whole us, and then at the next tick of the clock.
-    times = times.view(-1, times.shape[-1])
-    times = times - times[:, :1]  # [S, T]
-    edges = -(-torch.arange(1, bins) * times[:, -1:] // bins)
-    edges = -(-edges // scene.resolution[:, None]) * scene.resolution[:, None]  # [B or 1, bins - 1]
-    bin_of_frame = (times[:, :, None] >= edges[:, None, :]).sum(2)
-    lowest, highest = bin_of_frame.amin(0).tolist(), bin_of_frame.amax(0).tolist()
-    times, edges = (v.to(scene.first.device, torch.float64) for v in (times, edges))
-
+    clock = Clock.of(times.view(-1, times.shape[-1]), scene.resolution, bins)
     samples, height, width = scene.first.shape
-    out = torch.zeros(samples, bins, 2, height * width, device=scene.first.device)
-    for k, (_, _, trains) in enumerate(scene.intervals()):
-        for train in trains:
-            earlier: Tensor | float = 0.0
-            for b in range(lowest[k], highest[k + 1] + 1):
-                later = train.number
-                if b < highest[k + 1]:
-                    later = train.number_before(edges[:, b, None] - times[:, k, None])
-                number = later - earlier
-                positive = number * train.positive
-                out[:, b, 0] += positive
-                out[:, b, 1] += number - positive
-                earlier = later
+    out = (_count_trains if scene.first.device.type == "cpu" else _count_on_device)(scene, clock)
     for k, (low, high) in enumerate(torch.stack(ranges).tolist()):
         _check_range(low, high, f"frame {k}")
     out = out.view(samples, 2 * bins, height, width)
@@ -130,7 +113,7 @@ class _Scene:
         seeds = list(seed) if isinstance(seed, Sequence) else [seed]
         if len(seeds) not in (1, samples):
             raise ValueError(f"seed holds {len(seeds)} numbers for {samples} samples; give one, or one each")
-        self.seeds = torch.tensor([signed(whole("seed", s)) for s in seeds], device=self.first.device)
+        self.seeds = send(torch.tensor([signed(whole("seed", s)) for s in seeds]), self.first.device)
 
     def intervals(self) -> Iterator[tuple[Tensor, Tensor, Iterator[Train]]]:
         """Begin and end of each, [S] int64 us, and what happens between."""
@@ -152,6 +135,48 @@ class _Scene:
                     packer.add(*events, start_us)
             yield [packer.take(end_us) for packer, end_us in zip(packers, ends, strict=True)]
         yield [packer.take(None) for packer in packers]
+
+
+def at_once(samples: int, pixels: int, draws: int) -> int:
+    """For how many intervals a GPU has room at the same time."""
+    return max(1, ROOM // (samples * pixels * (15 + 10 * draws)))
+
+
+def _count_trains(scene: "_Scene", clock: Clock) -> Tensor:
+    samples, height, width = scene.first.shape
+    out = torch.zeros(samples, clock.bins, 2, height * width)
+    for first, marks, (_, _, trains) in zip(clock.first, clock.marks, scene.intervals(), strict=True):
+        for train in trains:
+            earlier: Tensor | float = 0.0
+            for b in range(len(marks) + 1):
+                later = train.number_before(clock.edges[marks[b]]) if b < len(marks) else train.number
+                number = later - earlier
+                positive = number * train.positive
+                out[:, first + b, 0].add_(positive)
+                out[:, first + b, 1].add_(number - positive)
+                earlier = later
+    return out
+
+
+def _count_on_device(scene: "_Scene", clock: Clock) -> Tensor:
+    device, traits = scene.first.device, Traits.of(scene.cameras)
+    draws = clock.draws(traits)
+    room = at_once(len(scene.first), scene.sensor.height * scene.sensor.width, draws)
+
+    def frames() -> Iterator[Tensor]:
+        last = scene.first
+        while some := [light for _, light in islice(scene.stream, room)]:
+            yield torch.stack([last, *some], 1).flatten(2)
+            last = some[-1]
+
+    return count_events(
+        frames(),
+        clock.to(device),
+        Traits.split(send(torch.cat(traits, 1), device)),
+        scene.seeds,
+        draws=draws,
+        low_pass=any(c.bandwidth_hz for c in scene.cameras),
+    )
 
 
 class _Packer:

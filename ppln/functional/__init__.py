@@ -4,7 +4,10 @@ Dimensions: B batch, N segments, T time stamps, * any further dimensions ("rest"
 """
 
 import math
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 
@@ -15,6 +18,30 @@ from ppln.functional import cpu, operator, reference
 
 HAS_TRITON = find_spec("triton") is not None
 BACKENDS = ("auto", "reference", "triton", "cpu")
+
+
+class _Preference(threading.local):
+    """What "auto" means in this thread."""
+
+    backend = "auto"
+
+
+_preference = _Preference()
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Within this context, and in this thread, every node that has the choice ("auto") uses this backend.
+
+    Networks exported with "reference" consist of torch's own operations, and need no ppln to run.
+    """
+    if name not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {name!r}")
+    before, _preference.backend = _preference.backend, name
+    try:
+        yield
+    finally:
+        _preference.backend = before
 
 
 def piecewise_linear(
@@ -151,6 +178,8 @@ def check_temperature(temperature: float | None) -> None:
 
 def choose_backend(name: str, like: Tensor) -> str:
     """The backend to run for tensors such as `like`, or a ValueError that says why it cannot."""
+    if name == "auto":
+        name = _preference.backend
     if name == "auto":
         return _automatic(like.device.type, like.dtype)
     if name not in BACKENDS:

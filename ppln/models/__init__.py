@@ -3,9 +3,11 @@
 from ppln.models.pose import PoseCalabrese, PoseCalabreseMod, PosePPLN
 from ppln.models.steering import SteeringHu, SteeringHuMod, SteeringPPLN
 from ppln.models.unet import DeblurPPLN, DeblurUNet, DeblurUNet14, DeblurUNetT
-from ppln.models.zoo import create_model, list_models, load_released
+from ppln.models.weights import Card
+from ppln.models.zoo import card, create_model, list_models, load_released
 
 __all__ = [
+    "Card",
     "DeblurPPLN",
     "DeblurUNet",
     "DeblurUNet14",
@@ -16,6 +18,7 @@ __all__ = [
     "SteeringHu",
     "SteeringHuMod",
     "SteeringPPLN",
+    "card",
     "create_model",
     "list_models",
     "load_released",

@@ -54,11 +54,19 @@ def pad(x: Tensor, multiple: int) -> Tensor:
     images larger than the padding.
     """
     height, width = x.shape[-2:]
-    if height % multiple == 0 and width % multiple == 0:
+    # Sizes may be symbols, under torch.export: unlike -height % multiple, this shows what divides the sum,
+    # and that it is not 0.
+    below = (height - 1) // multiple * multiple + multiple - height
+    right = (width - 1) // multiple * multiple + multiple - width
+    if not torch.compiler.is_exporting() and below == right == 0:
         return x
-    return F.pad(x, (0, -width % multiple, 0, -height % multiple), mode="replicate")
+    return F.pad(x, (0, right, 0, below), mode="replicate")
 
 
 def crop(y: Tensor, like: Tensor) -> Tensor:
     """Undo `pad`: y [..., H', W'] to the size of `like` [..., H, W]."""
+    if torch.compiler.is_exporting():  # a slice would ask how the symbols of both sizes compare
+        for dim in (-2, -1):
+            y = y.index_select(dim, torch.arange(like.shape[dim], device=y.device))
+        return y
     return y[..., : like.shape[-2], : like.shape[-1]]

@@ -6,6 +6,7 @@ The networks over ten frames take x [B, 10, H, W], oldest first. All give [B, 13
 Dimensions: B batch, T time stamps, H x W image.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -22,11 +23,21 @@ _STRIDE = 4  # of the two pools
 
 
 def _conv(inputs: int, outputs: int, dilation: int = 1) -> list[nn.Module]:
-    return [nn.Conv2d(inputs, outputs, 3, padding=dilation, dilation=dilation, bias=False), nn.ReLU()]
+    layer = nn.Conv2d(inputs, outputs, 3, padding=dilation, dilation=dilation, bias=False)
+    return _scaled(layer, 9 * inputs)
 
 
 def _up(inputs: int, outputs: int) -> list[nn.Module]:
     layer = nn.ConvTranspose2d(inputs, outputs, 3, stride=2, padding=1, output_padding=1, bias=False)
+    return _scaled(layer, 9 * inputs / 4)  # of the nine weights, a stride of 2 lets 9 / 4 meet at a pixel
+
+
+def _scaled(layer: nn.Conv2d | nn.ConvTranspose2d, terms: float) -> list[nn.Module]:
+    """With weights (He et al. 2015) that keep the scale through a ReLU, given the terms of an output's sum.
+
+    Torch's own shrink it by 2.4 a layer: without biases, 17 layers give outputs of 1e-8 and do not learn.
+    """
+    nn.init.normal_(layer.weight, std=math.sqrt(2 / terms))
     return [layer, nn.ReLU()]
 
 

@@ -1,48 +1,103 @@
-"""Networks by name, and the authors' checkpoints as networks."""
+"""Networks by name, with trained weights where there are some, and the authors' checkpoints as networks.
 
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
+Weights are files of weights.py, NAME.safetensors: in the package, with their sums in checksums.json, or in
+the folder that the environment variable PPLN_WEIGHTS names, which is looked at first.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
-from ppln.models.pose import PoseCalabrese, PoseCalabreseMod, PosePPLN
-from ppln.models.steering import SteeringHu, SteeringHuMod, SteeringPPLN
-from ppln.models.unet import DeblurPPLN, DeblurUNet, DeblurUNet14, DeblurUNetT
+from ppln.models import weights
+from ppln.models.networks import NETWORKS, all_options, check_shapes, known, without_memory
+from ppln.models.weights import Card
 from ppln.nn.released import ReleasedConv2d, ReleasedConvTranspose2d, ReleasedLinear
 
-_MODELS: dict[str, Callable[..., nn.Module]] = {
-    "deblur-ppln": DeblurPPLN,
-    "deblur-unet-14": DeblurUNet14,
-    "deblur-unet-blind": DeblurUNet,
-    "deblur-unet-t": DeblurUNetT,
-    "pose-calabrese": PoseCalabrese,
-    "pose-calabrese-mod": PoseCalabreseMod,
-    "pose-ppln": PosePPLN,
-    "steering-hu": SteeringHu,
-    "steering-humod": SteeringHuMod,
-    "steering-ppln": SteeringPPLN,
-}
+_SHIPPED = Path(__file__).parent / "pretrained"
+_FOLDER = "PPLN_WEIGHTS"
 
 
-def list_models() -> list[str]:
-    """The names that `create_model` knows."""
-    return sorted(_MODELS)
+def list_models(pretrained: bool = False) -> list[str]:
+    """The names that `create_model` knows; with `pretrained`, those that there are weights for."""
+    return sorted(name for name in NETWORKS if not pretrained or _find(name))
 
 
-def create_model(name: str, pretrained: bool = False, **options: Any) -> nn.Module:
+def create_model(name: str, pretrained: bool | str | Path = False, **options: Any) -> nn.Module:
     """The network of this name, to be called as model(x, t) with t in [0, 1]: a number, [B] or [B, T].
 
+    pretrained: True: with trained weights, in eval mode. Or a file of weights, or a folder of such files.
     options: those of the network's class; the PP networks have `segments`, `temperature` and `normalize`.
+        Trained weights have theirs: what is given as well must agree.
     """
-    constructor = _MODELS[_known(name, _MODELS)]
-    if pretrained:
+    known(name)
+    if not pretrained:
+        return NETWORKS[name].make(**options)
+    path = weights_file(name) if pretrained is True else _given(name, Path(pretrained))
+    model, found = weights.read(path)
+    if found.name != name:
+        raise ValueError(f"pretrained: {path} has weights of {found.name!r}, not of {name!r}")
+    for key, value in all_options(name, found.options).items():
+        if key in options and options[key] != value:
+            raise ValueError(f"{key} is {value!r} in {path}, got {options[key]!r}; leave it out")
+    all_options(name, options)  # no others
+    return model
+
+
+def card(name: str) -> Card:
+    """What is known of a network and its trained weights; `.markdown()` makes a page of it."""
+    if _find(known(name)) is None:
+        return weights.describe(name)
+    return weights.load(weights_file(name))[1]
+
+
+def _find(name: str) -> Path | None:
+    folders = [_SHIPPED]
+    if own := os.environ.get(_FOLDER):
+        if not Path(own).is_dir():
+            raise FileNotFoundError(f"{_FOLDER} is {own}, which is no folder; correct it or unset it")
+        folders.insert(0, Path(own))
+    paths = (folder / f"{name}{weights.SUFFIX}" for folder in folders)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def weights_file(name: str) -> Path:
+    """The file that pretrained=True stands for, checked."""
+    path = _find(name)
+    if path is None:
+        there = ", ".join(list_models(pretrained=True)) or "none"
         raise ValueError(
-            f"pretrained: there are no weights for {name!r} yet; create it with pretrained=False"
+            f"pretrained: there are no weights for {name!r} yet; there are for: {there}. "
+            f"Give a file, set {_FOLDER} to a folder with {name}{weights.SUFFIX}, or train it"
         )
-    return constructor(**options)
+    if path.parent == _SHIPPED:
+        _check_shipped(path)
+    return path
+
+
+def _check_shipped(path: Path) -> None:
+    listed = json.loads((_SHIPPED / "checksums.json").read_bytes()).get(path.name)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != listed:
+        raise ValueError(
+            f"{path} is not the file that ppln came with (its SHA-256 differs); install ppln again"
+        )
+
+
+def _given(name: str, path: Path) -> Path:
+    if not path.exists():
+        raise FileNotFoundError(f"pretrained: there is no file or folder {path}")
+    file = path / f"{name}{weights.SUFFIX}" if path.is_dir() else path
+    if not file.is_file():
+        there = ", ".join(sorted(p.name for p in path.glob(f"*{weights.SUFFIX}"))) or "no weights"
+        raise FileNotFoundError(f"pretrained: {path} has no {file.name}; it has {there}")
+    return file
 
 
 class _Released(NamedTuple):
@@ -108,20 +163,13 @@ def load_released(state_dict: Mapping[str, Tensor], name: str) -> nn.Module:
     values 0 to 255, the current one first. For the deblurring networks this is an assumption, as are the
     order of joined channels and that nothing follows the last layer: only their names and shapes are known.
     """
-    released = _RELEASED[_known(name, _RELEASED)]
-    with torch.device("meta"):  # nothing is initialised only to be overwritten
-        model = _MODELS[name](**released.options)
+    released = _RELEASED[known(name, _RELEASED)]
+    model = without_memory(name, released.options)  # nothing is initialised only to be overwritten
     given = {key.removeprefix("module."): value for key, value in state_dict.items()}
     own = model.state_dict()
     theirs = {key: _their_name(key, released.names) for key in own}
     shapes = {theirs[key]: tuple(value.shape) for key, value in own.items()} | dict(released.unused)
-    if unknown := sorted(given.keys() - shapes.keys()):
-        raise ValueError(f"state_dict: {name!r} has no {', '.join(unknown)}")
-    if missing := sorted(shapes.keys() - given.keys()):
-        raise ValueError(f"state_dict: {name!r} needs {', '.join(missing)}")
-    for key, shape in shapes.items():
-        if tuple(given[key].shape) != shape:
-            raise ValueError(f"state_dict: {key} must be {list(shape)}, got {list(given[key].shape)}")
+    check_shapes("state_dict", name, shapes, given)
     values = {key: given[theirs[key]].detach().to(value.dtype, copy=True) for key, value in own.items()}
     model.load_state_dict(values, assign=True)
     return model.eval()
@@ -130,11 +178,3 @@ def load_released(state_dict: Mapping[str, Tensor], name: str) -> nn.Module:
 def _their_name(key: str, names: dict[str, str]) -> str:
     ours = next(start for start in names if key.startswith(start))
     return names[ours] + key.removeprefix(ours)
-
-
-def _known(name: str, names: Mapping[str, Any]) -> str:
-    if name in names:
-        return name
-    close = get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise ValueError(f"name: there is no network {name!r}; {hint}There are {', '.join(sorted(names))}")

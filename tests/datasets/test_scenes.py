@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 from ppln.datasets.synthetic import scenes as scenes_module
 from ppln.datasets.synthetic import stage as stage_module
 from ppln.datasets.synthetic.draws import Draws
 from ppln.datasets.synthetic.motion import CONTROLS, Planes, rotation, spline
-from ppln.datasets.synthetic.scenes import STAGE, Sample, Scenes
+from ppln.datasets.synthetic.scenes import STAGE, Sample, Scenes, _Studio
 from ppln.datasets.synthetic.stage import FASTEST, OBJECTS, Stage, set_stage
 from ppln.events.representations import histogram
 from ppln.events.simulate import EventCamera, simulate_histogram
@@ -402,12 +403,82 @@ def test_bad_arguments():
         make(length=5).batch([0, 5])
 
 
+class Watch(TorchDispatchMode):
+    """Counts what a device would be waited for, and the rest."""
+
+    waits = calls = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        self.waits += name in ("_local_scalar_dense", "nonzero", "equal", "masked_select", "lift_fresh")
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+def studio_of(scenes: Scenes) -> _Studio:
+    """With the textures that happen to be made."""
+    _, ready = scenes.textures._stores[CPU]
+    made = ready.copy()
+    ready[:] = True
+    studio = _Studio(scenes, CPU)
+    ready[:] = made
+    return studio
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"camera": IDEAL, "fine_blur": True}, {"camera": EventCamera(shot_noise_hz=9, resolution_us=7)}],
+)
+def test_the_way_of_a_gpu_gives_the_same_and_never_waits(scenes, options):
+    """The work of a GPU, on the CPU. What does not wait, and is as much for any batch, can be captured."""
+    mine, few, more = make(frames=4, substeps=3, window_us=100_003, **options), [3, 0, 6], torch.arange(5)
+    mine.textures = scenes.textures  # made already
+    expected, studio, indices = mine.batch(few), studio_of(mine), torch.tensor(few)
+    studio(indices)  # constants are copied to a device once
+    with Watch() as watch:
+        found = studio(indices)
+    assert watch.waits == 0
+    assert torch.equal(found.histogram, expected.histogram)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+    with Watch() as another:
+        studio(more)
+    assert another.calls == watch.calls > 1000
+
+
+def test_a_maker_on_a_cpu_makes_batches(scenes, batch):
+    make_batch = scenes.maker(2, "cpu")
+    for part, whole in zip(make_batch([5, 1]), batch, strict=True):
+        assert torch.equal(part, whole[[5, 1]])
+    with pytest.raises(ValueError, match="size is 0"):
+        scenes.maker(0, "cpu")
+
+
+def assert_like(found: Sample, expected: Sample) -> None:
+    assert all(part.is_cuda for part in found)
+    assert (found.sharp.cpu() - expected.sharp).abs().max() < 2e-3
+    assert (found.histogram.cpu() != expected.histogram).double().mean() < 0.01
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_gpu_makes_the_same(scenes, batch):
-    found = scenes.batch(range(8), "cuda")
-    assert all(part.is_cuda for part in found)
-    assert (found.sharp.cpu() - batch.sharp).abs().max() < 2e-3
-    assert (found.histogram.cpu() != batch.histogram).double().mean() < 0.01
+    assert_like(scenes.batch(range(8), "cuda"), batch)
+    rather = make(textures="made")
+    rather.textures = scenes.textures
+    assert_like(rather.batch([4, 9], "cuda"), rather.batch([4, 9]))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_captured_maker_makes_the_same(scenes, batch):
+    make_batch = scenes.maker(4, "cuda")
+    first, second = make_batch(range(4)), make_batch([7, 4, 5, 6])
+    with torch.cuda.stream(torch.cuda.Stream()):
+        third = make_batch(range(4))  # from another stream
+    torch.cuda.synchronize()
+    assert_like(first, Sample(*(part[:4] for part in batch)))  # not overwritten by the second
+    assert_like(second, Sample(*(part[[7, 4, 5, 6]] for part in batch)))
+    assert all(torch.equal(one, other) for one, other in zip(first, third, strict=True))
+    assert_like(make_batch([2]), Sample(*(part[[2]] for part in batch)))
 
 
 def test_the_example_draws_its_picture(tmp_path):
@@ -430,6 +501,16 @@ def test_the_example_draws_its_picture(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=one_thread)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "scenes.png").stat().st_size > 10_000
+
+
+def test_numbers_drawn_ahead_are_the_same(scenes):
+    draws = scenes._draws(STAGE, [0])
+    set_stage(draws, scenes.size, scenes.textures, 20.0, CPU)
+    assert draws.drawn == stage_module.NUMBERS
+    one, other = (Draws(3, torch.arange(5)) for _ in range(2))
+    other.ahead(7)
+    for shape in ((2,), (2, 2), (3,), (2,)):  # within what is drawn ahead, across its end, and beyond
+        assert torch.equal(one.normal(*shape), other.normal(*shape))
 
 
 def test_no_two_splits_share_a_key():

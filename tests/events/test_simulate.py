@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppln.events import Events, concatenate
+from ppln.events import simulate as module
 from ppln.events.camera import (
     BRIGHT,
     DRAWS,
@@ -20,6 +21,7 @@ from ppln.events.camera import (
     EventCamera,
     Pixels,
     Train,
+    exceeds,
     most_of_poisson,
     thresholds,
 )
@@ -421,6 +423,34 @@ def test_threads_give_the_same():
     two = simulate_events(frames, [0, 5000], NOISY)
     torch.set_num_threads(1)
     assert simulate_events(frames, [0, 5000], NOISY) == two
+
+
+@pytest.mark.parametrize("room", [module.ROOM, 5 * 12 * 16 * 400, 1])  # all, some, or one interval at once
+def test_counting_on_a_device_gives_the_same(monkeypatch, room):
+    """The way of a GPU, on the CPU: a GPU's own rounding apart, the very same counts."""
+    monkeypatch.setattr(module, "ROOM", room)
+    frames, times, cameras, seeds = batch()
+    own = {"resolution_us": 10_000, "shot_noise_hz": 0.0, "bandwidth_hz": None}
+    cases = [
+        (times, cameras),
+        (times[0], replace(NOISY, **own)),
+        (times[0], replace(NOISY, shot_noise_hz=900)),
+    ]
+    for when, camera in cases:
+        for bins in (1, 3, 40):
+            expected = simulate_histogram(frames, when, camera, seed=seeds, bins=bins)
+            with monkeypatch.context() as patch:
+                patch.setattr(module, "_count_trains", module._count_on_device)
+                found = simulate_histogram(frames, when, camera, seed=seeds, bins=bins)
+            assert torch.equal(found, expected)
+            assert expected.sum() > 100
+
+
+def test_what_exceeds_the_limit_of_noise_events():
+    mean = torch.tensor([0.0, 1e-6, 0.00125, 0.04, 1.0, 40.0, 300.0], dtype=torch.float64)
+    number = torch.arange(500.0, dtype=torch.float64)[:, None]
+    assert torch.equal(exceeds(mean, number).sum(0).double(), most_of_poisson(mean))
+    assert torch.equal(exceeds(mean, number), number < most_of_poisson(mean))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

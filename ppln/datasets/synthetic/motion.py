@@ -1,7 +1,7 @@
 """Planes before a moving camera: where each pixel looks, at any time.
 
-Dimensions: B scenes, L planes, K control points of a spline, T times, P points. Everything is on the CPU and
-in float64: a few thousand numbers, the same for all devices that draw the pictures.
+Dimensions: B scenes, L planes, K control points of a spline, T times, P points. Everything is on one
+device and in float64: a few thousand numbers.
 """
 
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ class Planes:
 
 def spline(times: Tensor) -> Tensor:
     """Weights of the control points of a uniform cubic B-spline: times [T] of 0 to 1 -> [T, CONTROLS]"""
-    x = (times[:, None].double() * (CONTROLS - 3) + 1 - torch.arange(CONTROLS)).abs()
+    x = (times[:, None].double() * (CONTROLS - 3) + 1 - torch.arange(CONTROLS, device=times.device)).abs()
     return torch.where(x < 1, 2 / 3 - x**2 + x**3 / 2, (2 - x).clamp(min=0) ** 3 / 6)
 
 
@@ -70,6 +70,5 @@ def rotation(vector: Tensor) -> Tensor:
     cross = torch.stack([o, -z, y, z, o, -x, -y, x, o], -1).unflatten(-1, (3, 3))
     # torch.sinc(x) is sin(pi x) / (pi x), and (1 - cos a) / a^2 is sinc(a / 2)^2 / 2: both hold at 0.
     half = torch.sinc(angle / (2 * torch.pi))
-    return (
-        torch.eye(3, dtype=vector.dtype) + torch.sinc(angle / torch.pi) * cross + half**2 / 2 * cross @ cross
-    )
+    straight = torch.eye(3, dtype=vector.dtype, device=vector.device)
+    return straight + torch.sinc(angle / torch.pi) * cross + half**2 / 2 * cross @ cross

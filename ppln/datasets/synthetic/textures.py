@@ -12,6 +12,7 @@ Dimensions: N textures, K of them from one picture, S rows and columns of each.
 
 import hashlib
 import warnings
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import conv2d, interpolate, pad
 
-from ppln.datasets.synthetic.draws import Draws
+from ppln.datasets.synthetic.draws import Draws, constant
 from ppln.datasets.synthetic.made import make_textures
 from ppln.events.io import require
 
@@ -93,24 +94,33 @@ class Textures:
         return self.__dict__ | {"_stores": {}}  # another process makes its own
 
     def choose(self, draws: Draws, *shape: int) -> Tensor:
-        """Random textures -> int64 [N, *shape] on the CPU, for `take`"""
+        """Random textures -> int64 [N, *shape] where the random numbers are, for `take`"""
         place = draws.below(len(self._pictures), *shape)
-        for first, count in (self._pictures.unbind(1), self._tiles.unbind(1)):
+        for table in (self._pictures, self._tiles):
+            first, count = constant(table, place.device).unbind(1)
             place = first[place] + (draws.uniform(0, 1, *shape) * count[place]).long()
         return place
 
     def take(self, which: Tensor, device: torch.device | str = "cpu") -> Tensor:
-        """Textures by place: int64 [N] on the CPU -> [N, S, S] on the device
+        """Textures by place: int64 [N] on the CPU -> [N, S, S] on the device"""
+        store = self.store(device, which)
+        return store[which.to(store.device, non_blocking=True)]
+
+    def store(self, device: torch.device | str, which: Tensor | None = None) -> Tensor:
+        """All textures, on the device -> [len(self), S, S], each time the same tensor
 
         What is to be made is made when first asked for, on that device, and kept.
+        which: int64 on the CPU; only these are asked for.
         """
         device = torch.device(device)
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
         if device not in self._stores:
             store = torch.empty(len(self), self.size, self.size, device=device)
             store[len(self.made) :] = self.loaded.to(device)
             self._stores[device] = store, np.arange(len(self)) >= len(self.made)
         store, ready = self._stores[device]
-        asked = np.unique(which.numpy())
+        asked = np.arange(len(self)) if which is None else np.unique(which.numpy())
         missing = asked[~ready[asked]]
         # A single one stays in a CPU's cache, and has the same bits whatever else is asked for.
         together = 64 if device.type == "cuda" else 1
@@ -119,7 +129,7 @@ class Textures:
             made = make_textures(torch.from_numpy(self.made[part]), self.size, device=device)
             store[torch.from_numpy(part).to(device)] = _softened(made)
         ready[asked] = True
-        return store[which.to(device, non_blocking=True)]
+        return store
 
 
 def _sources(textures: str | Path) -> list[str | Path]:
@@ -135,10 +145,9 @@ def _sources(textures: str | Path) -> list[str | Path]:
     return sorted(names, key=lambda name: name != "made")
 
 
-def _ranges(counts: list[int]) -> Tensor:
-    """The first and the number of each, one after the other -> int64 [N, 2]"""
-    number = torch.tensor(counts)
-    return torch.stack([number.cumsum(0) - number, number], 1)
+def _ranges(counts: list[int]) -> tuple[tuple[int, int], ...]:
+    """The first and the number of each, one after the other"""
+    return tuple(zip(accumulate(counts, initial=0), counts, strict=False))
 
 
 def _bundled(split: str, textures: str | Path) -> list[Path]:

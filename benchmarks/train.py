@@ -1,0 +1,209 @@
+"""What the engine costs: its steps against those of a plain PyTorch loop, in one run.
+
+    python benchmarks/train.py benchmarks/results/train_cpu.json
+    python benchmarks/train.py benchmarks/results/train_h200.json      where there is a GPU
+
+On a CPU both loops get the same ready batches and take turns step by step: the ratio is what the engine adds.
+On a GPU both make their batches of scenes there as they train, and take turns of 32 steps; a profile of the
+engine's steps then says for how much of the time the GPU was busy.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ppln.engine import config
+from ppln.engine.config import Machine, Model, Optimizer, Run, Train
+from ppln.engine.feed import Order
+from ppln.engine.train import Loop, make_fabric, make_optimizer
+from ppln.models import create_model
+from ppln.tasks import Batch, Deblur, Task
+
+ROUNDS, STEPS = 3, 32  # on a GPU: turns of each loop, and steps in a turn
+UNTIMED = 24  # steps before those: their batches were made ahead while the other loop had its turn
+
+
+class Plain:
+    """The loop everyone writes: no checks, no log, no checkpoints."""
+
+    def __init__(self, settings: Train, device: str) -> None:
+        torch.manual_seed(settings.run.seed)
+        self.task, self.device = settings.task, device
+        net = create_model(settings.model.name, **settings.model.options).to(device)
+        if settings.machine.channels_last:
+            net = net.to(memory_format=torch.channels_last)
+        self.optimizer = make_optimizer(settings.optimizer, net.parameters())
+        self.model = torch.compile(net) if settings.machine.compile else net
+        self.bf16 = settings.machine.precision == "bf16"
+
+    def step(self, batch: Batch) -> float:
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.bf16):
+            prediction = self.model(batch.x, batch.t)
+        loss = self.task.loss(prediction, batch)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+
+def settings_for(task: Task, model: Model, batch: int, machine: Machine, folder: Path) -> Train:
+    optimizer = Optimizer(batch=batch, epochs=None, steps=10**6)
+    never = {"validate_every": 10**6, "checkpoint_every": 10**6}
+    there = find_spec("tensorboard") is not None
+    return Train(task, model, optimizer, machine, Run(out=folder, log_every=10, tensorboard=there, **never))
+
+
+def on_cpu(folder: Path, rounds: int = 40) -> dict[str, Any]:
+    figures = {name: compared(folder, name, rounds) for name in ("deblur-ppln", "deblur-unet-14")}
+    return {"what": "seconds of a step, median; both get the same ready batches", "figures": figures}
+
+
+def compared(folder: Path, name: str, rounds: int) -> dict[str, float]:
+    task, options, batch = Deblur(height=64, width=64, train_samples=64), {"width": 16}, 4
+    machine = Machine(device="cpu")
+    settings = settings_for(task, Model(name, options), batch, machine, folder / name)
+    loop, plain = Loop(settings, make_fabric(machine), resume=False), Plain(settings, "cpu")
+    source, order = task.source("train"), Order(64, batch)
+    ready = [
+        task.batch(source.batch(indices), torch.tensor(positions), 0)
+        for positions, indices in (order.take(step, 0) for step in range(4))
+    ]
+    loop.feed = Ready(ready)
+    with loop.log() as log:
+        return alternate({"engine": lambda: loop.advance(log), "plain": stepper(plain, ready)}, rounds)
+
+
+class Ready:
+    """Batches that are there already, over and over."""
+
+    waited_s = 0.0
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return cycle(self.batches)
+
+
+def stepper(plain: Plain, batches: list[Batch]) -> Callable[[], Any]:
+    stream = cycle(batches)
+    return lambda: plain.step(next(stream))
+
+
+def alternate(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    for _ in range(3):
+        for step in steps.values():
+            step()
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            seconds[name].append(time.perf_counter() - start)
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    ratios = [a / b for a, b in zip(seconds["engine"], seconds["plain"], strict=True)]
+    return {
+        **medians,
+        "ratio of medians": medians["engine"] / medians["plain"],
+        "median ratio": statistics.median(ratios),
+    }
+
+
+def on_gpu(folder: Path, *, keep: bool) -> dict[str, Any]:
+    """The paper's U-Net of 192 M parameters. keep: samples are made once, in the first round."""
+    name, batch = "deblur-ppln", 32
+    samples = STEPS * batch if keep else 12288
+    task = Deblur(height=128, width=128, train_samples=samples, times_per_sample=1)
+    machine = Machine(device="cuda", precision="bf16", compile=True, channels_last=True, keep_samples=keep)
+    settings = settings_for(task, Model(name), batch, machine, folder / f"kept-{keep}")
+    loop, plain = Loop(settings, make_fabric(machine), resume=False), Plain(settings, "cuda")
+    source, order = task.source("train"), Order(samples, batch)
+
+    def plain_steps(count: int) -> None:
+        for step in range(count):
+            positions, indices = order.take(step, 0)
+            plain.step(task.batch(source.batch(indices, "cuda"), torch.tensor(positions), 0))
+
+    with loop.log() as log:
+
+        def engine_steps(count: int) -> None:
+            for _ in range(count):
+                loop.advance(log)
+
+        seconds: dict[str, list[float]] = {"engine": [], "plain": []}
+        waits = []
+        for round in range(ROUNDS + 1):  # the first one compiles
+            for kind, steps in (("engine", engine_steps), ("plain", plain_steps)):
+                steps(UNTIMED)
+                torch.cuda.synchronize()
+                waited, start = loop.feed.waited_s, time.perf_counter()
+                steps(STEPS)
+                torch.cuda.synchronize()
+                if round:
+                    seconds[kind].append(time.perf_counter() - start)
+                    if kind == "engine":
+                        waits.append((loop.feed.waited_s - waited) / seconds[kind][-1])
+        engine_steps(UNTIMED)
+        busy, share = profiled(lambda: engine_steps(STEPS))
+    rate = {kind: STEPS * batch / statistics.median(values) for kind, values in seconds.items()}
+    return {
+        "model": name,
+        "batch": batch,
+        "samples are": "kept once made" if keep else "made for each step",
+        "samples/s": rate,
+        "engine over plain": rate["engine"] / rate["plain"],
+        "gpu busy": busy,
+        "gpu time of the busiest kernels": share,
+        "data wait, share of the step": statistics.median(waits),
+        "peak GiB": torch.cuda.max_memory_allocated() / 2**30,
+    }
+
+
+def profiled(steps: Callable[[], None]) -> tuple[float, dict[str, float]]:
+    """For which part of the time some kernel ran on the GPU; and the kernels that took most of it."""
+    from torch.profiler import ProfilerActivity, profile
+
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        start = time.perf_counter()
+        steps()
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+    spans = sorted(
+        (event.time_range.start, event.time_range.end, event.name)
+        for event in found.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    )
+    busy_us, until = 0.0, 0.0
+    kernels: dict[str, float] = {}
+    for start_us, end_us, name in spans:
+        busy_us += max(0.0, end_us - max(start_us, until))
+        until = max(until, end_us)
+        kernels[name] = kernels.get(name, 0.0) + (end_us - start_us)
+    most = sorted(kernels.items(), key=lambda item: -item[1])[:8]
+    return busy_us * 1e-6 / seconds, {name[:60]: us * 1e-6 / seconds for name, us in most}
+
+
+def main(out: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        if torch.cuda.is_available():
+            result: Any = [on_gpu(Path(folder), keep=False), on_gpu(Path(folder), keep=True)]
+        else:
+            result = on_cpu(Path(folder))
+    report = {"about": {k: v for k, v in config.about().items() if k != "command"}, "result": result}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Training, evaluation, checkpoints and export; the only room that knows Lightning Fabric."""

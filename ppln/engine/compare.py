@@ -1,0 +1,331 @@
+"""Comparison of two methods, each evaluated with one seed or several, on the same samples.
+
+Two things are uncertain. Another seed would have given other weights: over seeds there are the mean, the
+standard deviation and Student's interval. Other samples would have given other metrics: over samples there
+are paired tests and the bootstrap, which keep both methods' results for a sample together. docs/metrics.md
+says more.
+
+Dimensions: N samples, S seeds.
+"""
+
+import csv
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppln.tasks import TASKS
+from ppln.tasks.task import Task
+
+DATA = ("x_rms", "target_rms")
+"""Columns of samples.csv that are about the samples, not about predictions."""
+TOLERANCE = 1e-3
+"""By how much those may differ: the same scene made on a CPU and on a GPU differs in a few events."""
+
+_EXACT = 13  # so many differences have few enough signs to try them all
+_FLIPS = 9999
+_SEED = 0
+
+Interval = tuple[float, float]
+
+
+class Results(NamedTuple):
+    """What `evaluate.write` wrote."""
+
+    folder: Path
+    about: dict[str, Any]  # results.json
+    indices: NDArray[np.int64]  # [N]
+    data: dict[str, NDArray[np.float64]]  # each [N]
+    columns: dict[str, NDArray[np.float64]]  # each [N]
+    metrics: dict[str, float]
+
+
+class Spread(NamedTuple):
+    """A metric over seeds."""
+
+    values: tuple[float, ...]  # [S]
+    mean: float
+    deviation: float | None  # dividing by S - 1; None with one seed
+    interval: Interval | None  # of the mean, 95 %, Student's t; None with one seed
+
+
+class Tests(NamedTuple):
+    """Two-sided p-values of "the differences are symmetric around 0", by three tests."""
+
+    pairs: int  # how many differences are finite, and so counted
+    t: float  # paired t test: assumes that they are normal
+    wilcoxon: float  # signed ranks: outliers count little; differences of 0 do not count
+    flips: float  # sign flips of the mean: assumes nothing more
+
+
+class Row(NamedTuple):
+    metric: str
+    better: str | None  # "lower" or "higher"
+    ours: Spread
+    theirs: Spread
+    difference: float  # of the means over seeds, ours - theirs
+    interval: Interval | None  # of the difference, 95 %, bootstrap over samples
+    bootstrap: float  # p-value of "no difference", from the same
+    samples: Tests | None  # over samples; None where the metric is no mean over them
+    seeds: Tests | None  # over seeds; None unless both methods have equally many, two or more
+
+
+class Comparison(NamedTuple):
+    task: str
+    split: str
+    samples: int
+    ours: str  # names of the networks
+    theirs: str
+    rows: list[Row]
+
+
+def read(folder: Path) -> Results:
+    """The results in a folder, whole and from one evaluation, or an error."""
+    folder = Path(folder)
+    if not (folder / "results.json").is_file():
+        raise FileNotFoundError(f"no results.json in {folder}; run: ppln evaluate")
+    about = json.loads((folder / "results.json").read_text())
+    content = (folder / "samples.csv").read_bytes()
+    if hashlib.sha256(content).hexdigest() != about["files"]["samples.csv"]:
+        raise ValueError(
+            f"{folder / 'samples.csv'} is not the one that results.json tells of; evaluate again"
+        )
+    names, *rows = csv.reader(content.decode().splitlines())
+    table = dict(zip(names, zip(*rows, strict=True), strict=True))
+    indices = np.array([int(text) for text in table.pop("index")], np.int64)
+    columns = {name: np.array([float(text) for text in column]) for name, column in table.items()}
+    data = {name: columns.pop(name) for name in DATA}
+    metrics = {name: float(value) for name, value in about["metrics"].items()}
+    return Results(folder, about, indices, data, columns, metrics)
+
+
+def compare(
+    ours: Sequence[Path],
+    theirs: Sequence[Path],
+    metric: str | None = None,
+    *,
+    task: Task | None = None,
+    resamples: int = 2000,
+) -> Comparison:
+    """Two methods: folders of their evaluations, one for each seed. The order given makes pairs of seeds.
+
+    metric: only this one. task: what computes metrics from rows; by default the one that the results name.
+    resamples: of the bootstrap. Its random numbers are always the same.
+    """
+    mine, others = _method("ours", ours), _method("theirs", theirs)
+    first = mine[0]
+    for other in (*mine[1:], *others):
+        _check_data(first, other)
+    if task is None:
+        task = TASKS[first.about["task"]]()
+    names = list(first.metrics) if metric is None else [metric]
+    if unknown := [name for name in names if name not in first.metrics]:
+        raise ValueError(f"metric is {unknown[0]!r}; there are {', '.join(first.metrics)}")
+    drawn = _bootstrap(task, mine, others, names, resamples)
+    rows = [_row(name, task, mine, others, drawn[name]) for name in names]
+    a, b = (method[0].about.get("model", {}).get("name", "?") for method in (mine, others))
+    return Comparison(task.name, first.about["split"], len(first.indices), a, b, rows)
+
+
+def table(comparison: Comparison) -> str:
+    """As text, which is also Markdown."""
+    rows = [
+        ("metric", "better", "ours", "theirs", "ours - theirs", "p over samples", "p over seeds"),
+        *(
+            (
+                row.metric,
+                row.better or "",
+                _spread_text(row.ours),
+                _spread_text(row.theirs),
+                _number(row.difference) + _interval_text(row.interval),
+                _tests_text(row.samples) or f"{_p(row.bootstrap)} (bootstrap)",
+                _tests_text(row.seeds) or "-",
+            )
+            for row in comparison.rows
+        ),
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
+    lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
+    ours, theirs = (_seeds_text(len(method.values)) for method in comparison.rows[0][2:4])
+    title = (
+        f"{comparison.task}, {comparison.split}, {comparison.samples} samples. "
+        f"ours: {comparison.ours}, {ours}; theirs: {comparison.theirs}, {theirs}."
+    )
+    notes = (
+        "Mean ± standard deviation over seeds [95 % interval of the mean, Student's t]; one seed has none.",
+        "Difference [95 % interval, paired bootstrap over samples].",
+        "p: t test, signed ranks, sign flips, of paired differences (over samples: means over seeds).",
+    )
+    return "\n".join([title, "", *lines, "", *notes])
+
+
+def paired(differences: NDArray[np.float64]) -> Tests | None:
+    """Tests of whether differences are around 0; None for fewer than two finite ones."""
+    stats = _stats()
+    d = differences[np.isfinite(differences)]
+    n = len(d)
+    if n < 2:
+        return None
+    mean, error = d.mean(), d.std(ddof=1) / math.sqrt(n)
+    surprise = abs(mean) / error if error else math.inf if mean else 0.0
+    t = float(2 * stats.t.sf(surprise, n - 1))
+    moved = d[d != 0]
+    wilcoxon = float(stats.wilcoxon(moved).pvalue) if len(moved) else 1.0
+    return Tests(n, t, wilcoxon, _flip_signs(d))
+
+
+def _flip_signs(d: NDArray[np.float64]) -> float:
+    """The share of all signs of the differences with a mean as far from 0 as theirs, or of random ones."""
+    n = len(d)
+    least = abs(d.sum()) - 1e-12 * np.abs(d).sum()  # equal sums may differ by rounding
+    if n <= _EXACT:
+        signs = 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
+        return float((np.abs(signs @ d) >= least).mean())
+    random, rows = np.random.default_rng(_SEED), max(1, 4_000_000 // n)
+    far = 0
+    for start in range(0, _FLIPS, rows):
+        signs = 1 - 2 * random.integers(0, 2, (min(rows, _FLIPS - start), n), dtype=np.int8)
+        far += int((np.abs(signs @ d) >= least).sum())
+    return (far + 1) / (_FLIPS + 1)  # the signs they have are one more
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean, standard deviation and 95 % interval of the mean."""
+    n, mean = len(values), float(np.mean(values))
+    if n < 2:
+        return Spread(tuple(values), mean, None, None)
+    deviation = float(np.std(values, ddof=1))
+    half = float(_stats().t.ppf(0.975, n - 1)) * deviation / math.sqrt(n)
+    return Spread(tuple(values), mean, deviation, (mean - half, mean + half))
+
+
+def _row(
+    name: str, task: Task, mine: list[Results], others: list[Results], drawn: NDArray[np.float64]
+) -> Row:
+    ours, theirs = (spread([seed.metrics[name] for seed in method]) for method in (mine, others))
+    samples = None
+    if all(_is_mean(name, seed) for seed in (*mine, *others)):
+        of_samples = (np.mean([seed.columns[name] for seed in method], 0) for method in (mine, others))
+        samples = paired(np.subtract(*of_samples))
+    seeds = paired(np.subtract(ours.values, theirs.values)) if len(mine) == len(others) else None
+    drawn = drawn[np.isfinite(drawn)]
+    interval, p = None, math.nan
+    if len(drawn):
+        interval = float(np.quantile(drawn, 0.025)), float(np.quantile(drawn, 0.975))
+        tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
+        p = min(1.0, 2 * (tail + 1) / (len(drawn) + 1))
+    difference = ours.mean - theirs.mean
+    return Row(name, task.metrics.get(name), ours, theirs, difference, interval, p, samples, seeds)
+
+
+def _is_mean(name: str, seed: Results) -> bool:
+    """Whether a metric is the mean of the column of its name: not so an RMSE over all, or a weighted mean."""
+    column = seed.columns.get(name)
+    return column is not None and math.isclose(column.mean(), seed.metrics[name], rel_tol=1e-12)
+
+
+def _bootstrap(
+    task: Task, mine: list[Results], others: list[Results], names: list[str], resamples: int
+) -> dict[str, NDArray[np.float64]]:
+    """Differences of every metric, for samples drawn with replacement, the same for all seeds and methods."""
+    random, n = np.random.default_rng(_SEED), len(mine[0].indices)
+    drawn = {name: np.empty(resamples if n > 1 else 0) for name in names}
+    for k in range(resamples if n > 1 else 0):
+        chosen = random.integers(0, n, n)
+        means = []
+        for method in (mine, others):
+            found = [task.summarize({c: v[chosen] for c, v in seed.columns.items()}) for seed in method]
+            means.append({name: float(np.mean([metrics[name] for metrics in found])) for name in names})
+        for name in names:
+            drawn[name][k] = means[0][name] - means[1][name]
+    return drawn
+
+
+def _method(argument: str, folders: Sequence[Path]) -> list[Results]:
+    """The seeds of one method."""
+    if not folders:
+        raise ValueError(f"{argument} is empty; give the folder of one evaluation or more")
+    seeds = [read(folder) for folder in folders]
+    seen: dict[Any, Path] = {}
+    for seed in seeds:
+        about = seed.about
+        if about.get("model") != seeds[0].about.get("model"):
+            raise ValueError(
+                f"{argument}: {seeds[0].folder} and {seed.folder} are of different networks, not seeds"
+            )
+        weights = (about.get("checkpoint") or {}).get("sha256", seed.folder.resolve())
+        if weights in seen:
+            raise ValueError(
+                f"{argument}: {seen[weights]} and {seed.folder} are of the same weights; drop one"
+            )
+        seen[weights] = seed.folder
+    return seeds
+
+
+def _check_data(first: Results, other: Results) -> None:
+    for name in ("task", "split"):
+        if first.about[name] != other.about[name]:
+            _refuse(first, other, f"{name} {first.about[name]!r} and {other.about[name]!r}")
+    if not np.array_equal(first.indices, other.indices):
+        _refuse(
+            first, other, f"{len(first.indices)} and {len(other.indices)} samples, not of the same numbers"
+        )
+    for name in DATA:
+        a, b = first.data[name], other.data[name]
+        if len(wrong := np.flatnonzero(~np.isclose(a, b, TOLERANCE, 0, equal_nan=True))):
+            k = wrong[0]
+            settings, others = first.about["settings"], other.about["settings"]
+            differ = [
+                f"{key} {settings.get(key)!r} and {others.get(key)!r}"
+                for key in sorted(settings.keys() | others.keys())
+                if settings.get(key) != others.get(key)
+            ]
+            why = f"sample {first.indices[k]} has {name} {a[k]:.6g} and {b[k]:.6g}"
+            _refuse(first, other, "; ".join([why, *differ]))
+
+
+def _refuse(first: Results, other: Results, why: str) -> None:
+    raise ValueError(
+        f"{first.folder} and {other.folder} are of different data ({why}); evaluate both on the same"
+    )
+
+
+def _stats() -> Any:
+    try:
+        from scipy import stats
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("comparison needs scipy; run: pip install 'scipy>=1.11'") from None
+    return stats
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _p(value: float) -> str:
+    return f"{value:.2g}"
+
+
+def _interval_text(interval: Interval | None) -> str:
+    return "" if interval is None else f" [{_number(interval[0])}, {_number(interval[1])}]"
+
+
+def _spread_text(values: Spread) -> str:
+    more = "" if values.deviation is None else f" ± {values.deviation:.2g}{_interval_text(values.interval)}"
+    return _number(values.mean) + more
+
+
+def _tests_text(tests: Tests | None) -> str:
+    return "" if tests is None else ", ".join(map(_p, tests[1:]))
+
+
+def _seeds_text(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"

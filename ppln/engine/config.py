@@ -1,0 +1,464 @@
+"""All settings of a run: what they are, how they are read, checked and written down.
+
+    config = build(Train, merge(recipe("deblur", "paper"), read(path)))
+
+arguments.py reads them from the command line, and recipes.py has some by name.
+"""
+
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
+from importlib import metadata
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import torch
+
+from ppln import tasks
+from ppln.models import list_models
+from ppln.tasks import Task
+
+T = TypeVar("T")
+Option = int | float | bool | str | None
+
+
+@dataclass(frozen=True)
+class Model:
+    """The network."""
+
+    name: str
+    """The network: one of `ppln.list_models()`."""
+    options: dict[str, Option] = field(default_factory=dict)
+    """Its options, such as width=8 segments=6. They are added to those of the recipe."""
+    weights: Path | None = None
+    """Begin with these weights: a safetensors file, or a checkpoint's folder. None: new ones."""
+
+    def __post_init__(self) -> None:
+        _settle(self)
+        if self.name not in list_models():
+            raise ValueError(f"model is {self.name!r}; {_nearest(self.name, list_models())}")
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How weights are updated, and how long."""
+
+    optimizer: Literal["adam", "adamw", "rmsprop", "sgd"] = "adam"
+    """The rule. adam adds weight decay to the gradient (L2), adamw takes it from the weights."""
+    learning_rate: float = 1e-3
+    """The size of an update, before the schedule."""
+    weight_decay: float = 0.0
+    """How much weights are drawn to 0."""
+    momentum: float = 0.0
+    """For sgd and rmsprop."""
+    alpha: float = 0.99
+    """For rmsprop: how slowly the mean square of the gradient changes."""
+    eps: float = 1e-8
+    """For rmsprop: added to the root of that mean."""
+    batch: int = 32
+    """Samples of an update, over all processes and accumulated parts."""
+    accumulate: int = 1
+    """Parts that a batch is computed in, one after the other, to save memory."""
+    epochs: int | None = None
+    """How often each sample is seen. Give this or steps; giving one drops the other of a recipe."""
+    steps: int | None = None
+    """Updates in all."""
+    schedule: Literal["constant", "steps", "cosine"] = "constant"
+    """The learning rate: constant; steps: times decay at each milestone; cosine: down to 0 at the end."""
+    milestones: tuple[int, ...] = ()
+    """Epochs at which schedule 'steps' takes a step down."""
+    decay: float = 0.5
+    """What schedule 'steps' multiplies the rate by."""
+    warmup_steps: int = 0
+    """Updates at the beginning in which the rate grows to its full size."""
+    clip_norm: float | None = None
+    """Gradients longer than this, all weights together, are shortened to it. None: as they are."""
+    ema: float = 0.0
+    """Validate a running average of the weights, with this decay, such as 0.999. 0: the last weights."""
+
+    def __post_init__(self) -> None:
+        _settle(self)
+        _positive(self, "learning_rate", "eps", "decay", "clip_norm")
+        _least(self, 1, "batch", "accumulate", "epochs", "steps")
+        _least(self, 0, "weight_decay", "warmup_steps")
+        _fraction(self, "momentum", "alpha", "ema")
+        if self.momentum and self.optimizer.startswith("adam"):
+            raise ValueError(
+                f"momentum is {self.momentum}, which {self.optimizer} has not; use 0, sgd or rmsprop"
+            )
+        if self.batch % self.accumulate:
+            raise ValueError(
+                f"batch is {self.batch}, which accumulate, {self.accumulate}, does not divide; "
+                f"give a multiple, such as {self.accumulate * -(-self.batch // self.accumulate)}"
+            )
+        if self.epochs is None and self.steps is None:
+            raise ValueError("epochs and steps are both None; give one, to say when training ends")
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}; give only one of them")
+        if self.milestones and self.schedule != "steps":
+            raise ValueError(
+                f"milestones are {self.milestones}, but schedule is {self.schedule!r}; give schedule 'steps'"
+            )
+        if self.schedule == "steps" and not self.milestones:
+            raise ValueError("schedule is 'steps', but there are no milestones; give epochs, such as 20 40")
+        if any(late <= early for early, late in zip((0, *self.milestones), self.milestones, strict=False)):
+            raise ValueError(
+                f"milestones are {self.milestones}; give epochs from 1 on, each later than the last"
+            )
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it is computed. Nothing here is meant to change a result, but precision, and the last digits."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: cuda where there is one."""
+    devices: int = 1
+    """Processes on each machine, one for each GPU."""
+    nodes: int = 1
+    """Machines."""
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    """ddp: every process has all weights; fsdp: they are spread. auto: ddp for more than one process."""
+    precision: Literal["32", "tf32", "bf16"] = "32"
+    """32: float32; tf32: the same, multiplied with fewer digits (GPUs); bf16: mixed, for speed and memory."""
+    compile: bool = False
+    """Run the network through torch.compile: slow to start, then faster."""
+    channels_last: bool = False
+    """Keep channels of images together in memory."""
+    workers: int = 0
+    """Processes that make samples on a CPU. 0: they are made in the training process."""
+    keep_samples: bool = False
+    """Keep every sample that was made, on the device, for the next epoch. Memory must hold them all."""
+
+    def __post_init__(self) -> None:
+        _settle(self)
+        _least(self, 1, "devices", "nodes")
+        _least(self, 0, "workers")
+        if self.precision == "tf32" and self.device == "cpu":
+            raise ValueError("precision is 'tf32', which no CPU has; give 32 or bf16, or another device")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run's folder, and what is written to it when."""
+
+    out: Path = Path("runs/train")
+    """The run's folder."""
+    seed: int = 0
+    """Of new weights, the order of samples and all that is random about them."""
+    log_every: int = 10
+    """Steps from one line of the log to the next."""
+    validate_every: int = 500
+    """Steps from one validation to the next; there is one at the end."""
+    checkpoint_every: int = 500
+    """Steps from one checkpoint to the next; there is one at the end."""
+    keep: int = 3
+    """Checkpoints that are kept, the newest; the best one is kept beside them."""
+    pictures: bool = True
+    """Write pictures of predictions at each validation."""
+    tensorboard: bool = True
+    """Write for TensorBoard, too."""
+
+    def __post_init__(self) -> None:
+        _settle(self)
+        _least(self, 1, "log_every", "validate_every", "checkpoint_every", "keep")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed is {self.seed}; give a whole number from 0 to {2**32 - 1}")
+
+
+@dataclass(frozen=True)
+class Train:
+    """All settings of a run."""
+
+    task: Task
+    """What is learnt: the data and the loss."""
+    model: Model
+    """By which network."""
+    optimizer: Optimizer
+    """How, and how long."""
+    machine: Machine = field(default_factory=Machine)
+    """Where."""
+    run: Run = field(default_factory=Run)
+    """What is written down."""
+
+    def __post_init__(self) -> None:
+        if not self.model.name.startswith(self.task.models):
+            fit = [name for name in list_models() if name.startswith(self.task.models)]
+            raise ValueError(
+                f"model is {self.model.name!r}, which is not for {self.task.name}; there are {', '.join(fit)}"
+            )
+
+
+def _settle(section: Any) -> None:
+    """Values have the types of their fields: a list becomes a tuple, a string a path, or else an error."""
+    hints = get_type_hints(type(section))
+    for f in fields(section):
+        object.__setattr__(section, f.name, _convert(hints[f.name], getattr(section, f.name), f.name))
+
+
+def _positive(section: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(section, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value}; give a finite number above 0")
+
+
+def _least(section: Any, least: int, *names: str) -> None:
+    for name in names:
+        value = getattr(section, name)
+        if value is not None and not least <= value < math.inf:
+            raise ValueError(f"{name} is {value}; give {least} or more")
+
+
+def _fraction(section: Any, *names: str) -> None:
+    for name in names:
+        if not 0 <= (value := getattr(section, name)) < 1:
+            raise ValueError(f"{name} is {value}; give a number from 0 to 1, without 1")
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    close = get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+
+
+def plain(config: Any) -> Any:
+    """Settings as dictionaries, lists, numbers and strings; a task has its name with it."""
+    if is_dataclass(config):
+        name = {"name": config.name} if isinstance(config, Task) else {}
+        return name | {f.name: plain(getattr(config, f.name)) for f in fields(config)}
+    if isinstance(config, Mapping):
+        return {key: plain(value) for key, value in config.items()}
+    if isinstance(config, list | tuple):
+        return [plain(value) for value in config]
+    return str(config) if isinstance(config, Path) else config
+
+
+def build(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
+    """Settings from dictionaries: the inverse of `plain`. What is missing has its default.
+
+    where: the section, for errors.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{where} is {values!r}; give names and values, such as {_example(kind)}")
+    values = dict(values)
+    if kind is Task:
+        name = values.pop("name", None)
+        if name not in tasks.TASKS:
+            raise ValueError(f"{where}.name is {name!r}; {_nearest(str(name), list(tasks.TASKS))}")
+        return build(tasks.TASKS[name], values, where)  # type: ignore[return-value]
+    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    prefix = f"{where}." if where else ""
+    for name in values:
+        if name not in known:
+            raise ValueError(f"{prefix}{name} is not known; {_suggestion(str(name), list(known))}")
+    for name, f in known.items():
+        if name not in values and f.default is MISSING and f.default_factory is MISSING:
+            raise ValueError(f"{prefix}{name} is missing; give it")
+    hints = get_type_hints(kind)
+    return kind(**{name: _convert(hints[name], value, prefix + name) for name, value in values.items()})
+
+
+def _suggestion(name: str, known: list[str]) -> str:
+    """The name that was meant: one of the section, or one that belongs into another."""
+    homes = {f.name: section for section in (Model, Optimizer, Machine, Run) for f in fields(section)}
+    if name in homes and name not in known:
+        return f"it belongs to the section {homes[name].__name__.lower()}"
+    return _nearest(name, known)
+
+
+def _example(kind: Any) -> str:
+    names = [f.name for f in fields(kind)] if is_dataclass(kind) and fields(kind) else ["name"]
+    return f"{names[0]}: ..."
+
+
+def _convert(kind: Any, value: Any, where: str) -> Any:
+    """The value as this type. Types are checked, not bent: only lists become tuples, and strings paths."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return build(kind, value, where)
+    if origin in (Union, UnionType):
+        for member in inner:
+            try:
+                return _convert(member, value, where)
+            except ValueError:
+                continue
+    elif origin is Literal:
+        # In a file, 32 is a number.
+        match = [choice for choice in inner if not isinstance(value, bool) and str(choice) == str(value)]
+        if match:
+            return match[0]
+    elif origin is tuple and isinstance(value, list | tuple):
+        kinds = inner[:1] * len(value) if inner[1:] == (...,) else inner
+        if len(kinds) == len(value):
+            return tuple(
+                _convert(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True))
+            )
+    elif origin is dict and isinstance(value, Mapping):
+        return {str(name): _convert(inner[1], v, f"{where}.{name}") for name, v in value.items()}
+    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    elif kind is Path and isinstance(value, str | Path):
+        return Path(value)
+    elif kind in (int, str, bool, NoneType) and type(value) is kind:
+        return value
+    raise ValueError(f"{where} is {value!r}; give {_words(kind)}")
+
+
+def _words(kind: Any) -> str:
+    """A type, in words."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return " or ".join(_words(member) for member in inner)
+    if origin is Literal:
+        return " or ".join(repr(choice) for choice in inner)
+    if origin is tuple:
+        if inner[1:] == (...,):
+            return f"a list, each {_words(inner[0])}"
+        return f"a list of {len(inner)}: {', '.join(_words(member) for member in inner)}"
+    simple = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
+    return simple.get(kind, "None" if kind is NoneType else "names and values")
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with what `over` says, which may be little. Neither is changed.
+
+    What a new value would contradict goes: another task or network starts from its own defaults; epochs take
+    the place of steps, and steps that of epochs; another schedule than 'steps' has no milestones.
+    """
+    if "name" in base and over.get("name", base["name"]) != base["name"]:
+        return dict(over)
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
+        merged[key] = merge(base[key], value) if both else value
+    if over.get("steps") is not None and "epochs" not in over:
+        merged.pop("epochs", None)
+    if over.get("epochs") is not None and "steps" not in over:
+        merged.pop("steps", None)
+    if over.get("schedule", "steps") != "steps" and "milestones" not in over:
+        merged.pop("milestones", None)
+    return merged
+
+
+def _yaml() -> tuple[Any, Any, Any]:
+    """The module, a loader and a dumper for which 1e-3 is a number, as it is for everyone else."""
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("settings in files need PyYAML; run: pip install pyyaml") from None
+    loader, dumper = type("Loader", (yaml.SafeLoader,), {}), type("Dumper", (yaml.SafeDumper,), {})
+    number = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
+    for kind in (loader, dumper):
+        kind.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))  # type: ignore[attr-defined]
+    return yaml, loader, dumper
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The settings in a .yaml, .yml or .json file, without what it says about their origin."""
+    path = Path(path)
+    text = path.read_text(encoding="utf-8")
+    try:
+        if path.suffix == ".json":
+            values = json.loads(text)
+        elif path.suffix in (".yaml", ".yml"):
+            yaml, loader, _ = _yaml()
+            try:
+                values = yaml.load(text, loader)
+            except yaml.YAMLError as error:
+                raise ValueError(" ".join(str(error).split())) from None
+        else:
+            raise ValueError("settings are in .yaml, .yml or .json files; rename it")
+        if not isinstance(values, dict):
+            raise ValueError("there are no settings in it; give sections, such as optimizer: {batch: 16}")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    values.pop("about", None)
+    return values
+
+
+def write(path: Path, config: Train, about: Mapping[str, Any]) -> None:
+    """Write the settings, and what is known about their origin, as YAML: all of it, or nothing."""
+    yaml, _, dumper = _yaml()
+    values = {**plain(config), "about": dict(about)}
+    text = yaml.dump(values, Dumper=dumper, sort_keys=False, width=110)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(aside, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def about() -> dict[str, Any]:
+    """What else decides a result: versions, the machine, the command. The seed is among the settings."""
+    versions = {}
+    for name in ("ppln", "torch", "numpy", "lightning_fabric", "safetensors"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": list(sys.argv),
+        "versions": {"python": platform.python_version(), **versions},
+        "git": _git(Path(__file__).parents[1]),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "gpus": [torch.cuda.get_device_name(i) for i in gpus],
+    }
+
+
+def _git(package: Path) -> dict[str, Any] | None:
+    """The revision of the package, and whether its files differ from it; None outside its own checkout."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], cwd=package, capture_output=True, text=True, timeout=30, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # a checkout may lie around a virtual environment
+        return {"revision": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "."))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+FIXED = {
+    "model": ("name", "options"),
+    "optimizer": ("optimizer", "weight_decay", "momentum", "alpha", "eps", "batch", "accumulate", "ema"),
+    "run": ("seed",),
+}
+
+
+def check_resumable(before: Train, now: Train) -> None:
+    """A run goes on as what it was: the same task, network, seed, batches and rule.
+
+    The length of the run, the learning rate and its schedule, clipping, the machine and what is written may
+    change: to train longer, elsewhere, or more carefully after a NaN.
+    """
+    if now.task.name != before.task.name:
+        raise ValueError(f"task is {now.task.name}, but the run to resume is one of {before.task.name}")
+    fixed = {**FIXED, "task": tuple(f.name for f in fields(before.task))}
+    for section, names in fixed.items():
+        for name in names:
+            was, value = (getattr(getattr(config, section), name) for config in (before, now))
+            if was != value:
+                raise ValueError(
+                    f"{section}.{name} is {value!r}, but the run to resume has {was!r}; "
+                    "leave it so, or start another run: without --resume, with another --out"
+                )

@@ -1,0 +1,193 @@
+"""Which samples a process takes, and batches made before they are needed.
+
+Nothing here has a state that would have to be saved: a position in the run decides its sample, and sample and
+position decide everything that is random about it. A run goes on exactly from any step.
+
+Dimensions: B samples of one batch in one process.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from ppln.tasks import Batch, Source, Task
+
+
+class Order:
+    """The samples of every step: a new permutation each epoch, cut into batches of `batch`.
+
+    What does not fill a batch at the end of an epoch is left out. Each of `accumulate` parts of a batch is
+    cut into `world` equal pieces, one for each process: together they take the same samples, however many
+    there are.
+    """
+
+    def __init__(
+        self, samples: int, batch: int, *, accumulate: int = 1, rank: int = 0, world: int = 1, seed: int = 0
+    ) -> None:
+        if samples < batch:
+            raise ValueError(f"batch is {batch}, but there are only {samples} samples to train on; lower it")
+        if batch % (accumulate * world):
+            raise ValueError(
+                f"batch is {batch}, which {world} processes with {accumulate} accumulated parts each cannot "
+                f"share equally; give a multiple of {accumulate * world}"
+            )
+        self.samples, self.batch, self.seed = samples, batch, seed
+        self.parts, self.rank, self.world = accumulate, rank, world
+        self.size = batch // (accumulate * world)  # of a part in one process
+        self.steps_per_epoch = samples // batch
+        self._epoch, self._permutation = -1, np.empty(0, np.int64)
+
+    def take(self, step: int, part: int) -> tuple[list[int], list[int]]:
+        """Positions in the run and numbers of samples, for this process."""
+        size = self.size
+        epoch, within = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._permutation = np.random.default_rng([self.seed, epoch]).permutation(self.samples)
+            self._epoch = epoch
+        start = within * self.batch + (part * self.world + self.rank) * size
+        first = step * self.batch + (part * self.world + self.rank) * size
+        return list(range(first, first + size)), self._permutation[start : start + size].tolist()
+
+
+Make = Callable[[list[int]], Any]  # samples by their numbers
+
+AT_ONCE = 256  # samples that a GPU makes together: of few, it would be idle between small kernels
+
+
+def per_making(size: int) -> int:
+    """How many batches of a size a GPU makes together."""
+    return max(1, AT_ONCE // size)
+
+
+def maker(source: Source, size: int, device: torch.device, *, keep: bool = False) -> Make:
+    """How to make batches of `size` samples on a device; keep: each is made once, and kept there."""
+    # Some sources have a faster way for many batches of one size on a GPU.
+    fast = getattr(source, "maker", None) if device.type == "cuda" else None
+    make = fast(size * per_making(size), device) if fast else partial(source.batch, device=device)
+    return _Kept(make, len(source), device) if keep else make
+
+
+class Feed(Dataset[Batch]):
+    """The batches of a run, in order: iterate over it. Item i is part i % accumulate of step i // accumulate.
+
+    On a GPU a thread makes them ahead of time, on a stream of its own; on a CPU `workers` processes do, or,
+    if there are none, they are made when they are asked for.
+    """
+
+    def __init__(
+        self, task: Task, make: Make, order: Order, steps: range, *, device: torch.device, workers: int = 0
+    ) -> None:
+        self.task, self.make, self.order, self.workers = task, make, order, workers
+        self.items = range(steps.start * order.parts, steps.stop * order.parts)
+        self.device = device
+        self.waited_s = 0.0  # until batches were there, so far
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, item: int) -> Batch:
+        (batch,) = self.several([item])
+        return batch
+
+    def several(self, items: Sequence[int]) -> Iterator[Batch]:
+        """The batches of some items, their samples made all at once."""
+        taken = [self.order.take(*divmod(item, self.order.parts)) for item in items]
+        samples = self.make([index for _, indices in taken for index in indices])
+        size = self.order.size
+        for k, (positions, _) in enumerate(taken):
+            part = type(samples)(*(x[k * size : (k + 1) * size] for x in samples))
+            yield self.task.batch(part, torch.tensor(positions), self.order.seed)
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches = iter(self._made_ahead() if self.device.type == "cuda" else self._loader())
+        while True:
+            start = time.perf_counter()
+            batch = next(batches, None)
+            self.waited_s += time.perf_counter() - start
+            if batch is None:
+                return
+            yield batch
+
+    def _loader(self) -> Iterable[Batch]:
+        options: dict[str, Any] = {"num_workers": self.workers, "collate_fn": _as_it_is}
+        if self.workers:
+            options["prefetch_factor"] = 2
+        # A generator of its own: the loader draws a number, which must not come from the run's.
+        generator = torch.Generator()
+        return DataLoader(self, batch_size=None, sampler=self.items, generator=generator, **options)
+
+    def _made_ahead(self) -> Iterator[Batch]:
+        stream = torch.cuda.Stream(self.device)
+        together = per_making(self.order.size)
+        # Room for what is made at once and more: else the maker would wait while those are used up.
+        made: queue.Queue[Any] = queue.Queue(maxsize=2 * together)
+        stop = threading.Event()
+
+        def put(what: Any) -> None:
+            while not stop.is_set():
+                try:
+                    return made.put(what, timeout=0.1)
+                except queue.Full:
+                    continue
+
+        def make() -> None:
+            try:
+                torch.cuda.set_device(self.device)
+                with torch.cuda.stream(stream):
+                    for first in range(0, len(self.items), together):
+                        for batch in self.several(self.items[first : first + together]):
+                            put((batch, stream.record_event()))
+                        if stop.is_set():
+                            return
+                put(None)
+            except BaseException as error:  # it is raised where the batch is asked for
+                put(error)
+
+        thread = threading.Thread(target=make, name="feed", daemon=True)
+        thread.start()
+        try:
+            while (what := made.get()) is not None:
+                if isinstance(what, BaseException):
+                    raise what
+                batch, ready = what
+                current = torch.cuda.current_stream(self.device)
+                current.wait_event(ready)
+                for tensor in (*batch[:3], *batch.extra.values()):
+                    tensor.record_stream(current)
+                yield batch
+        finally:
+            stop.set()
+            thread.join()
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
+
+
+class _Kept:
+    """Keeps every sample that was made, on the device."""
+
+    def __init__(self, make: Make, length: int, device: torch.device) -> None:
+        self._make, self._device = make, device
+        self._have = np.zeros(length, dtype=bool)
+        self._kept: Any = None  # like what is made, [length, ...]
+
+    def __call__(self, indices: list[int]) -> Any:
+        missing = [index for index in dict.fromkeys(indices) if not self._have[index]]
+        if missing:
+            made = self._make(missing)
+            if self._kept is None:
+                self._kept = type(made)(*(x.new_empty(len(self._have), *x.shape[1:]) for x in made))
+            where = torch.tensor(missing).to(self._device)
+            for kept, new in zip(self._kept, made, strict=True):
+                kept[where] = new
+            self._have[missing] = True
+        where = torch.tensor(indices).to(self._device)
+        return type(self._kept)(*(kept[where] for kept in self._kept))

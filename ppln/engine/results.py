@@ -1,0 +1,84 @@
+"""A trained network on a data set, into a folder of results: what `ppln evaluate` does."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ppln.engine import config
+from ppln.engine.arguments import need_tyro
+from ppln.engine.config import Machine
+from ppln.engine.evaluate import Evaluation, describe, evaluate, write
+from ppln.engine.fabric import make_fabric
+from ppln.engine.trained import Network, home
+from ppln.tasks import Task
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """How a network is evaluated."""
+
+    split: Literal["train", "val", "test"] = "test"
+    """Which samples."""
+    out: Path | None = None
+    """The folder to write to. None: evaluation/DATA-SPLIT in the run's, or beside the file."""
+    batch: int = 8
+    """Samples at a time."""
+    limit: int | None = None
+    """Only so many samples, evenly spread. None: all."""
+    predictions: int = 64
+    """Of how many samples, the first, to keep the predictions."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: cuda where there is one."""
+    devices: int = 1
+    """Processes on each machine."""
+    nodes: int = 1
+    """Machines."""
+    precision: Literal["32", "tf32", "bf16"] = "32"
+    """Of the network; metrics are computed in float64."""
+
+
+def parse(network: Network, name: str, arguments: Sequence[str]) -> tuple[Evaluate, Task]:
+    """The options, and the task with what they change about its data."""
+    tyro = need_tyro()
+
+    def both(how: Evaluate, task: Task) -> tuple[Evaluate, Task]:
+        return how, task
+
+    both.__annotations__ = {"how": Evaluate, "task": type(network.task)}
+    both.__defaults__ = Evaluate(), network.task
+    options = {"prog": f"ppln evaluate {name}", "config": (tyro.conf.OmitArgPrefixes,)}
+    description = f"Evaluate {network.card.name}. The task's defaults are those it was trained with."
+    return tyro.cli(both, args=arguments, description=description, **options)
+
+
+def evaluate_network(
+    network: Network, task: Task, how: Evaluate, progress: Callable[[int, int], None] | None = None
+) -> tuple[Evaluation, Path | None]:
+    """Evaluate, and write results.json, samples.csv and predictions.npz -> what was found, and where it is.
+
+    Under torchrun, or with devices above 1, processes share the samples; the first one writes, and the others
+    get None.
+    """
+    fabric = make_fabric(Machine(how.device, how.devices, how.nodes, precision=how.precision))
+    fabric.launch()
+    with fabric.autocast():
+        found = evaluate(
+            network.net.to(fabric.device),
+            task,
+            how.split,
+            batch=how.batch,
+            limit=how.limit,
+            predictions=how.predictions,
+            device=fabric.device,
+            rank=fabric.global_rank,
+            world=fabric.world_size,
+            progress=progress if fabric.is_global_zero else None,
+        )
+    if not fabric.is_global_zero:
+        return found, None
+    folder = how.out or home(network.file) / "evaluation" / f"{config.plain(task)['data']}-{how.split}"
+    card = network.card
+    about = describe(card.name, network.net, card.options, network.file)
+    write(folder, found, {**about, "seed": network.seed, "precision": how.precision, "about": config.about()})
+    return found, folder

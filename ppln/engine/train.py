@@ -1,0 +1,359 @@
+"""Training: one loop for every task and network, from one core to many machines.
+
+A step is an update of the weights. Its samples, and all that is random about them, follow from the seed and
+the number of the step alone (feed.py); everything else that a step depends on is in a checkpoint. So a run
+that was killed goes on from its last checkpoint as if nothing had happened.
+"""
+
+import math
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ppln.engine import checkpoint, config, state
+from ppln.engine.average import Average
+from ppln.engine.config import Optimizer, Train
+from ppln.engine.evaluate import evaluate
+from ppln.engine.fabric import make_fabric
+from ppln.engine.feed import Feed, Order, maker
+from ppln.engine.log import Log
+from ppln.engine.norm import synchronize
+from ppln.engine.trained import find
+from ppln.engine.watch import NotFinite, first_bad
+from ppln.models import create_model
+from ppln.tasks import Batch
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):  # noqa: N818
+    """Asked to stop (Ctrl-C, or SIGTERM): the step was finished and saved."""
+
+    def __init__(self, signum: int, step: int, out: Path) -> None:
+        super().__init__(f"stopped after step {step}, which is saved; to go on, add --resume --out {out}")
+        self.code = 128 + signum
+
+
+class Trained(NamedTuple):
+    out: Path
+    first: bool  # whether this is the first process of the run
+    step: int
+    loss: float  # of the last step
+    metrics: dict[str, float]  # of the last validation
+
+
+def train(settings: Train, *, resume: bool = False) -> Trained:
+    """Train a network, or with `resume` go on with the run in its folder.
+
+    Under `torchrun` every process calls this; with `devices` above 1 and no torchrun, it starts the others
+    itself.
+    """
+    fabric = make_fabric(settings.machine)
+    fabric.launch()
+    return Loop(settings, fabric, resume).run()
+
+
+def make_optimizer(settings: Optimizer, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    rate, decay = settings.learning_rate, settings.weight_decay
+    match settings.optimizer:
+        case "adam":
+            return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=True)
+        case "adamw":
+            return torch.optim.AdamW(parameters, rate, weight_decay=decay, fused=True)
+        case "sgd":
+            return torch.optim.SGD(
+                parameters, rate, momentum=settings.momentum, weight_decay=decay, fused=True
+            )
+        case "rmsprop":
+            options: Any = {"alpha": settings.alpha, "eps": settings.eps, "momentum": settings.momentum}
+            return torch.optim.RMSprop(parameters, rate, weight_decay=decay, **options)
+    raise AssertionError(settings.optimizer)
+
+
+def rate_factor(settings: Optimizer, step: int, steps: int, steps_per_epoch: int) -> float:
+    """What the learning rate is multiplied by at a step: a function, so nothing to be saved."""
+    warm = min(1.0, (step + 1) / (settings.warmup_steps + 1))
+    if settings.schedule == "steps":
+        return warm * settings.decay ** sum(step >= epoch * steps_per_epoch for epoch in settings.milestones)
+    if settings.schedule == "cosine":
+        done = max(0, step - settings.warmup_steps) / max(1, steps - settings.warmup_steps)
+        return warm * 0.5 * (1 + math.cos(math.pi * done))
+    return warm
+
+
+class Loop:
+    """A run: what it is made of, and how it goes. `run` is the whole of it; `step` is one update."""
+
+    def __init__(self, settings: Train, fabric: Any, resume: bool) -> None:
+        self.settings, self.fabric = settings, fabric
+        self.task, self.out = settings.task, settings.run.out
+        found = self._open_folder(resume)
+        optimizer, machine, seed = settings.optimizer, settings.machine, settings.run.seed
+
+        source = self.task.source("train")
+        self.order = Order(
+            len(source),
+            optimizer.batch,
+            accumulate=optimizer.accumulate,
+            rank=fabric.global_rank,
+            world=fabric.world_size,
+            seed=seed,
+        )
+        make = maker(source, self.order.size, fabric.device, keep=machine.keep_samples)
+        self.steps = optimizer.steps or (optimizer.epochs or 0) * self.order.steps_per_epoch
+
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)  # the same in every process: they begin with the same weights
+        options: Any = settings.model.options
+        self.net = create_model(settings.model.name, **options)
+        if settings.model.weights is not None:
+            self._begin_with(settings.model.weights)
+        if fabric.world_size > 1:
+            self.net = synchronize(self.net, fabric.device.type)
+        if machine.channels_last:
+            self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        forward = torch.compile(self.net) if machine.compile else self.net
+        self.model = fabric.setup_module(forward)
+        self.optimizer = fabric.setup_optimizers(make_optimizer(optimizer, self.model.parameters()))
+        self.average = Average(self.net, optimizer.ema) if optimizer.ema else None
+        self.parameters = [p for p in self.net.parameters() if p.requires_grad]
+        self.done, self.loss = 0, math.nan  # steps, and the loss of the last
+        self.best: float | None = None
+        self.metrics: dict[str, float] = {}
+        self.stop = 0  # the signal that asked for it
+        if found is not None:
+            self._restore(found)
+        remaining = range(self.done, self.steps)
+        self.feed = Feed(
+            self.task, make, self.order, remaining, device=fabric.device, workers=machine.workers
+        )
+        self.batches: Iterator[Batch] | None = None
+        self.since = 0.0, 0.0, 0  # the last line: when, how long had been waited for data, after which step
+
+    def _begin_with(self, weights: Path) -> None:
+        found = find(weights)
+        try:
+            self.net.load_state_dict(found.net.state_dict())
+        except RuntimeError:
+            raise ValueError(
+                f"weights is {weights}, which is {found.card.name} with {dict(found.card.options)}; "
+                f"it does not fit {self.settings.model.name} with {self.settings.model.options}"
+            ) from None
+
+    def run(self) -> Trained:
+        run = self.settings.run
+        self.net.train()
+        with self.log() as log, self._signals():
+            while self.done < self.steps:
+                self.advance(log)
+                last = self.done == self.steps
+                improved = self._validate(log) if last or self.done % run.validate_every == 0 else False
+                if last or improved or self.stop or self.done % run.checkpoint_every == 0:
+                    log.checkpoint(self.done, self._save(improved))
+                if self.stop:
+                    raise Interrupted(self.stop, self.done, self.out)
+        return Trained(self.out, self.fabric.is_global_zero, self.done, self.loss, self.metrics)
+
+    def advance(self, log: Log) -> None:
+        """One step, and a line about it when it is time for one."""
+        if self.batches is None:
+            self.batches, self.since = iter(self.feed), (time.perf_counter(), self.feed.waited_s, self.done)
+        self.loss, norm, rate = self.step(self.batches)
+        if self.done % self.settings.run.log_every and self.done < self.steps:
+            return
+        now, (then, waited_s, done) = time.perf_counter(), self.since
+        log.train(
+            self.done,
+            loss=self.loss,
+            learning_rate=rate,
+            grad_norm=norm,
+            samples_per_s=(self.done - done) * self.order.batch / (now - then),
+            data_wait=(self.feed.waited_s - waited_s) / (now - then),
+        )
+        self.since = now, self.feed.waited_s, self.done
+
+    def step(self, batches: Iterator[Batch]) -> tuple[float, float, float]:
+        """One update -> its loss, the norm of its gradient, the learning rate."""
+        settings, fabric, parts = self.settings.optimizer, self.fabric, self.order.parts
+        rate = settings.learning_rate * rate_factor(
+            settings, self.done, self.steps, self.order.steps_per_epoch
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        total = torch.zeros((), device=fabric.device)
+        taken = []
+        for part in range(parts):
+            batch = next(batches)
+            taken.append(batch)
+            with (
+                fabric.no_backward_sync(self.model, enabled=part < parts - 1) if parts > 1 else nullcontext()
+            ):
+                loss = self.task.loss(self.task.predict(self.model, batch), batch) / parts
+                fabric.backward(loss)
+            total += loss.detach()
+        norm = self._clip(settings.clip_norm)
+        if fabric.world_size > 1:
+            both = torch.stack([total, total.new_tensor(float(bool(self.stop)))])
+            total, asked = fabric.all_reduce(both, reduce_op="mean").unbind()
+            if float(asked) > 0:  # one of them was told to stop: all do
+                self.stop = self.stop or signal.SIGTERM
+        # The only look at the GPU's numbers in a step. The weights are still those that gave them.
+        value, size = torch.stack([total, norm]).tolist()
+        if not (math.isfinite(value) and math.isfinite(size)):
+            raise NotFinite(self.done + 1, first_bad(self.net, self.task, taken, self._predict))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update(self.net)
+        self.done += 1
+        return value, size, rate
+
+    def _predict(self, batch: Batch) -> Tensor:
+        with self.fabric.autocast():
+            return self.task.predict(self.net, batch)
+
+    def _clip(self, most: float | None) -> Tensor:
+        grads = [p.grad for p in self.parameters if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(grads)
+        if most is not None:
+            torch.nn.utils.clip_grads_with_norm_(self.parameters, most, norm)
+        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+    def _validate(self, log: Log) -> bool:
+        """Whether the network is the best one so far."""
+        run, fabric = self.settings.run, self.fabric
+        averaged = self.average.swapped(self.net) if self.average is not None else nullcontext()
+        with averaged, fabric.autocast():
+            found = evaluate(
+                self.net,
+                self.task,
+                "val",
+                device=fabric.device,
+                rank=fabric.global_rank,
+                world=fabric.world_size,
+            )
+        self.net.train()
+        self.metrics = fabric.broadcast(found.metrics)
+        log.validation(self.done, self.metrics)
+        if run.pictures and found.picture is not None:
+            log.picture(self.done, found.picture)
+        name, better = next(iter(self.task.metrics.items()))
+        value = self.metrics[name] if better == "higher" else -self.metrics[name]
+        improved = math.isfinite(value) and (self.best is None or value > self.best)
+        if improved:
+            self.best = value
+        return improved
+
+    def _save(self, best: bool) -> Path:
+        """All processes take part; the first one writes."""
+        memory, rule = state.optimizer_state(self.optimizer, self.net)
+        generators, more = state.random_state()
+        tensors = {"model": state.model_state(self.net), "optimizer": memory, "random": generators}
+        if self.average is not None:
+            tensors["ema"] = self.average.state()
+        info = {
+            "step": self.done,
+            "config": config.plain(self.settings),
+            "about": config.about(),
+            "optimizer": rule,
+            "random": more,
+            "best": self.best,
+            "metrics": self.metrics,
+            "loss": self.loss,
+        }
+        root, keep = self.out / "checkpoints", self.settings.run.keep
+        return self._first(lambda: checkpoint.save(root, self.done, tensors, info, keep=keep, best=best))
+
+    def _restore(self, found: checkpoint.Checkpoint) -> None:
+        tensors, info = found.tensors, found.state
+        try:
+            state.load_model_state(self.net, tensors["model"])
+            state.load_optimizer_state(self.optimizer, self.net, tensors["optimizer"], info["optimizer"])
+        except ValueError as error:
+            raise ValueError(f"{found.path}: {error}") from None
+        state.set_random_state(tensors["random"], info["random"])
+        self.done, self.best, self.metrics, self.loss = (
+            info[name] for name in ("step", "best", "metrics", "loss")
+        )
+        if self.average is not None:
+            self.average.load(tensors["ema"], self.done)
+
+    def _open_folder(self, resume: bool) -> checkpoint.Checkpoint | None:
+        """The checkpoint to go on from, if there is one."""
+        self.news: list[str] = []  # for the log, which is not open yet
+        root = self.out / "checkpoints"
+        found = None
+        if resume:
+            found = checkpoint.newest(root, self.news.append)
+            if found is not None:
+                config.check_resumable(config.build(Train, found.state["config"]), self.settings)
+            self.news.append(
+                f"going on from {found.path}" if found else f"no checkpoint in {root}: from the start"
+            )
+
+        def begin() -> None:
+            if not resume and (root.exists() or (self.out / "config.yaml").exists()):
+                raise ValueError(
+                    f"out is {self.out}, where there is a run already; add --resume to go on with it, "
+                    "or give another --out"
+                )
+            config.write(self.out / "config.yaml", self.settings, config.about())
+
+        self._first(begin)
+        return found
+
+    def _first(self, act: Callable[[], T]) -> T:
+        """What the first process does alone, for all: its result, or its error."""
+        result: Any = None
+        if self.fabric.is_global_zero:
+            try:
+                result = act()
+            except (OSError, ValueError) as error:
+                result = error
+        result = self.fabric.broadcast(result)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def log(self) -> Log:
+        """Where the run is told of: in the first process."""
+        if not self.fabric.is_global_zero:
+            return Log.silent()
+        log = Log(
+            self.out,
+            total_steps=self.steps,
+            steps_per_epoch=self.order.steps_per_epoch,
+            tensorboard=self.settings.run.tensorboard,
+            first_step=self.done,
+        )
+        for line in self.news:
+            log.say(line)
+        return log
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the run after the step and a checkpoint; a second one ends it at once."""
+        before: dict[signal.Signals, Any] = {}
+
+        def ask(number: int, frame: Any) -> None:
+            self.stop = number
+            for name, handler in before.items():
+                signal.signal(name, handler)
+
+        if threading.current_thread() is threading.main_thread():
+            before = {name: signal.signal(name, ask) for name in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for name, handler in before.items():
+                signal.signal(name, handler)

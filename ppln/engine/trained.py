@@ -1,0 +1,122 @@
+"""A trained network, wherever it is: in a run, in one of its checkpoints, in a small file, in the package."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from ppln.engine import checkpoint as checkpoints
+from ppln.engine import config
+from ppln.models import weights, zoo
+from ppln.models.networks import check_shapes, known, with_weights, without_memory
+from ppln.models.weights import Card, Metric
+from ppln.tasks import TASKS, Task
+
+_UNITS = {"psnr": "dB", "deg": "degrees", "mm": "mm", "px": "pixels"}  # by a part of the metric's name
+
+
+class Network(NamedTuple):
+    net: nn.Module  # in eval mode
+    card: Card  # with its name and options
+    task: Task  # as it was trained for; of a small file, with default settings
+    file: Path  # where the weights are
+    seed: int | None  # of the run
+
+
+def find(source: Path | str, *, ema: bool = True) -> Network:
+    """source: a run's folder, a checkpoint's, a file that `ppln export` wrote, or the name of a network.
+
+    ema: take the running average of the weights, if the run kept one.
+    """
+    path = Path(source)
+    if not path.exists() and str(source) in zoo.list_models():
+        path = zoo.weights_file(str(source))
+    if path.is_file():
+        net, card = weights.read(path)
+        return Network(net, card, _task(card.name)(), path, None)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no {path}; give a run's folder, a file that `ppln export` wrote, or the name of a "
+            f"network with weights: {', '.join(zoo.list_models(pretrained=True)) or 'there is none yet'}"
+        )
+    found = checkpoints.load(path)
+    settings = config.build(config.Train, found.state["config"])
+    name, options = known(settings.model.name), settings.model.options
+    averaged = ema and "ema" in found.tensors
+    values = found.tensors["ema" if averaged else "model"]
+    own = without_memory(name, options).state_dict()
+    check_shapes(str(found.path), name, {key: tuple(value.shape) for key, value in own.items()}, values)
+    values = {key: values[key].to(value.dtype, copy=True) for key, value in own.items()}
+    file = found.path / ("ema.safetensors" if averaged else "model.safetensors")
+    if file.is_relative_to(Path.cwd()):  # as one would type it
+        file = file.relative_to(Path.cwd())
+    card = _card(name, options, found, averaged, _measured(file))
+    return Network(with_weights(name, options, values), card, settings.task, file, settings.run.seed)
+
+
+def _task(name: str) -> type[Task]:
+    return next(task for task in TASKS.values() if name.startswith(task.models))
+
+
+def home(file: Path) -> Path:
+    """The run's folder of RUN/checkpoints/STEP/model.safetensors; of a file on its own, where we are."""
+    step = file.parent
+    return step.parents[1] if step.parent.name == "checkpoints" else Path()
+
+
+def _measured(file: Path) -> list[Metric]:
+    """What `ppln evaluate` found of these weights, as it wrote it beside them."""
+    paths = sorted(home(file).glob("evaluation/*/results.json"))
+    found = [json.loads(path.read_bytes()) for path in paths]
+    digest = hashlib.sha256(file.read_bytes()).hexdigest() if found else ""
+    return [
+        Metric(name, value, _unit(name), f"{path.parent.name}, {results['samples']} samples")
+        for path, results in zip(paths, found, strict=True)
+        if (results["checkpoint"] or {}).get("sha256") == digest
+        for name, value in results["metrics"].items()
+        if isinstance(value, float)  # those that are not finite are text
+    ]
+
+
+def _card(
+    name: str,
+    options: Mapping[str, Any],
+    found: checkpoints.Checkpoint,
+    averaged: bool,
+    measured: list[Metric],
+) -> Card:
+    """What the run itself knows."""
+    settings, about = found.state["config"], found.state["about"]
+    task, optimizer = settings["task"], settings["optimizer"]
+    chosen = ", ".join(f"{key}={value}" for key, value in task.items() if key not in ("name", "data"))
+    budget = [
+        f"{found.step:,} steps of {optimizer['batch']} samples",
+        f"{optimizer['optimizer']}, learning rate {optimizer['learning_rate']}",
+    ]
+    if averaged:
+        budget.append(f"running average of the weights ({optimizer['ema']})")
+    budget += [f"on {gpu}" for gpu in sorted(set(about["gpus"]))]
+    budget += [f"{package} {version}" for package, version in about["versions"].items()]
+    if about["git"]:
+        budget.append(f"revision {about['git']['revision']}")
+    return Card(
+        data=f"{task['name']}: {task.get('data', 'made')} ({chosen})",
+        budget="; ".join(budget),
+        metrics=tuple(measured)
+        or tuple(
+            Metric(key, float(value), _unit(key), "the validation data of the run")
+            for key, value in found.state["metrics"].items()
+            if math.isfinite(value)
+        ),
+        date=about["time"][:10],
+        name=name,
+        options=options,
+    )
+
+
+def _unit(metric: str) -> str:
+    return next((_UNITS[part] for part in metric.split("_") if part in _UNITS), "")

@@ -1,0 +1,99 @@
+"""The networks by name: how each is made, what it takes and what it gives."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ppln.models.pose import PoseCalabrese, PoseCalabreseMod, PosePPLN
+from ppln.models.steering import SteeringHu, SteeringHuMod, SteeringPPLN
+from ppln.models.unet import DeblurPPLN, DeblurUNet, DeblurUNet14, DeblurUNetT
+
+
+class Network(NamedTuple):
+    make: Callable[..., nn.Module]
+    input: str  # in words, with the shape
+    output: str
+
+    @property
+    def summary(self) -> str:
+        return (self.make.__doc__ or "").partition("\n")[0]
+
+
+_BLURRY = (
+    "x [B, 27, H, W]: 13 equal time bins of the exposure x (positive, negative) counts of events, "
+    "then the blurry frame"
+)
+_SHARP = "[B, T, 1, H, W]: the sharp frame at t"
+_PAIRS = "x [B, 20, H, W]: ten frames, then ten event frames, each oldest first and in [0, 1]"
+_PAIR = "x [B, 2, H, W]: the most recent frame and event frame, in [0, 1]"
+_ANGLE = "[B, T]: the angle of the wheel at t"
+_EVENTS = "x [B, 10, H, W]: ten event frames of one camera, oldest first"
+_LAST = "x [B, 1, H, W]: the most recent event frame of one camera"
+_MAPS = "[B, T, 13, H, W]: a heat map for each joint at t"
+
+NETWORKS = {
+    "deblur-ppln": Network(DeblurPPLN, _BLURRY, _SHARP),
+    "deblur-unet-14": Network(DeblurUNet14, _BLURRY, _SHARP),
+    "deblur-unet-blind": Network(DeblurUNet, _BLURRY, _SHARP),
+    "deblur-unet-t": Network(DeblurUNetT, _BLURRY, _SHARP),
+    "pose-calabrese": Network(PoseCalabrese, _LAST, _MAPS),
+    "pose-calabrese-mod": Network(PoseCalabreseMod, _EVENTS, _MAPS),
+    "pose-ppln": Network(PosePPLN, _EVENTS, _MAPS),
+    "steering-hu": Network(SteeringHu, _PAIR, _ANGLE),
+    "steering-humod": Network(SteeringHuMod, _PAIRS, _ANGLE),
+    "steering-ppln": Network(SteeringPPLN, _PAIRS, _ANGLE),
+}
+
+
+def known(name: str, names: Iterable[str] = NETWORKS) -> str:
+    """The name, if it is one of these; else an error that suggests another."""
+    names = list(names)
+    if name in names:
+        return name
+    close = get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ValueError(f"name: there is no network {name!r}; {hint}There are {', '.join(sorted(names))}")
+
+
+def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a network by name, defaults filled in."""
+    parameters = inspect.signature(NETWORKS[name].make).parameters
+    if unknown := sorted(options.keys() - parameters.keys()):
+        there = f"it has {', '.join(parameters)}" if parameters else "it has none"
+        raise ValueError(f"options: {name!r} has no option {', '.join(unknown)}; {there}")
+    return {key: options.get(key, parameter.default) for key, parameter in parameters.items()}
+
+
+def without_memory(name: str, options: Mapping[str, Any]) -> nn.Module:
+    """The network on torch's meta device: names and shapes, nothing computed or kept."""
+    with torch.device("meta"):
+        return NETWORKS[name].make(**options)
+
+
+def with_weights(name: str, options: Mapping[str, Any], values: Mapping[str, Tensor]) -> nn.Module:
+    """The network with these weights, which it takes over, in eval mode.
+
+    Nothing is initialised only to be overwritten.
+    """
+    model = without_memory(name, options)
+    model.load_state_dict(values, assign=True)
+    if any(buffer.is_meta for buffer in model.buffers()):  # one that is computed, never stored
+        with torch.random.fork_rng(devices=[]):
+            model = NETWORKS[name].make(**options)
+        model.load_state_dict(values)
+    return model.eval()
+
+
+def check_shapes(where: str, name: str, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Tensor]):
+    """Raise unless the tensors given have exactly these names and shapes."""
+    if unknown := sorted(given.keys() - shapes.keys()):
+        raise ValueError(f"{where}: {name!r} has no {', '.join(unknown)}")
+    if missing := sorted(shapes.keys() - given.keys()):
+        raise ValueError(f"{where}: {name!r} needs {', '.join(missing)}")
+    for key, shape in shapes.items():
+        if tuple(given[key].shape) != shape:
+            raise ValueError(f"{where}: {key} must be {list(shape)}, got {list(given[key].shape)}")

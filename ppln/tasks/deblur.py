@@ -1,0 +1,129 @@
+"""Deblurring: from a blurry frame and the events of its exposure, the sharp frames in it.
+
+The protocol of HQF: 14 sharp frames at linspace(0, 1, 14), whose mean is the blurry one, and 13 x 2 counts of
+events in between. The loss is L1. PSNR, SSIM and NRMSE (what the paper's tables call MSE) are of frames
+rounded to uint8, and means over all frames.
+
+Dimensions: B samples, T time stamps, H x W image.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ppln.datasets.synthetic.scenes import Sample, Scenes
+from ppln.events.events import whole
+from ppln.metrics import PEAK, nrmse, psnr, ssim, to_uint8
+from ppln.models.unet import EVENT_CHANNELS
+from ppln.tasks import pictures
+from ppln.tasks.task import Batch, Source, Task, draw_times, length_of, pick
+
+FRAMES = EVENT_CHANNELS // 2 + 1
+
+
+@dataclass(frozen=True)
+class Deblur(Task):
+    name: ClassVar[str] = "deblur"
+    models: ClassVar[str] = "deblur-"
+    metrics: ClassVar[Mapping[str, str]] = {"psnr": "higher", "ssim": "higher", "nrmse": "lower"}
+
+    data: Literal["scenes"] = "scenes"
+    """The data set. scenes: made on the fly, textured surfaces that move."""
+    height: int = 128
+    """Rows of a picture."""
+    width: int = 128
+    """Columns of a picture."""
+    train_samples: int = 12_288
+    """Scenes to train on; an epoch sees each once."""
+    val_samples: int = 64
+    """Scenes to validate on."""
+    test_samples: int = 256
+    """Scenes to evaluate on."""
+    times_per_sample: int = 4
+    """How many of the 14 frames a training step compares, others each time. Evaluation takes all."""
+    textures: str = "made"
+    """What surfaces look like: "made", "scikit-image", a folder of pictures, or several with "+" between."""
+    motion_px: float = 20.0
+    """How far things move in the exposure, at most."""
+    substeps: int = 4
+    """How often light is drawn from frame to frame; raise it with motion_px."""
+    data_seed: int = 0
+    """Another seed, other scenes."""
+
+    def __post_init__(self) -> None:
+        if self.data != "scenes":
+            raise ValueError(f"data is {self.data!r}; there is: scenes")
+        for name in ("height", "width"):
+            whole(name, getattr(self, name), least=16)
+        for name in ("train_samples", "val_samples", "test_samples", "times_per_sample", "substeps"):
+            whole(name, getattr(self, name), least=1)
+        whole("data_seed", self.data_seed, least=0)
+        if self.times_per_sample > FRAMES:
+            raise ValueError(f"times_per_sample is {self.times_per_sample}; give 1 to {FRAMES}")
+        if not 0 <= self.motion_px < math.inf:
+            raise ValueError(f"motion_px is {self.motion_px}; give a finite number, 0 or more")
+
+    def source(self, split: str) -> Source:
+        return Scenes(
+            split,
+            size=(self.height, self.width),
+            length=length_of(self, split),
+            frames=FRAMES,
+            substeps=self.substeps,
+            textures=self.textures,
+            motion_px=self.motion_px,
+            seed=self.data_seed,
+        )
+
+    def batch(self, samples: Sample, positions: Tensor | None, seed: int) -> Batch:
+        x = torch.cat([samples.histogram, samples.blurry], 1)  # [B, 27, H, W]
+        rows = draw_times(self.times_per_sample, FRAMES, x, positions, seed)
+        return Batch(x, pick(samples.times, rows), pick(samples.sharp, rows)[:, :, None], {})
+
+    def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
+        return (prediction.float() - batch.target).abs().mean()
+
+    def judge(self, prediction: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Means over a sample's frames. l1 is the loss, of frames that are not rounded."""
+        found, true = (to_uint8(frames[:, :, 0].float() * PEAK) for frames in (prediction, batch.target))
+        return {
+            "psnr": psnr(found, true).mean(1),
+            "ssim": ssim(found, true).mean(1),
+            "nrmse": nrmse(found, true).mean(1),
+            "l1": (prediction.double() - batch.target).abs().mean((1, 2, 3, 4)),
+        }
+
+    def summarize(self, columns: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
+        return {name: float(columns[name].mean()) for name in (*self.metrics, "l1")}
+
+    def picture(self, prediction: Tensor, batch: Batch) -> NDArray[np.uint8]:
+        """Two samples, side by side; of each, what is given and the first, middle and last time.
+
+        Rows: prediction, truth, and the error (red: too bright; a tenth of full scale is full colour). On the
+        left: the blurry frame, all events, and the error the blurry frame has in the middle.
+        """
+        blocks = []
+        for found, true, x in zip(prediction[:2], batch.target[:2], batch.x[:2], strict=True):
+            chosen = [0, (len(true) - 1) // 2, len(true) - 1]
+            sharp, given, blurry = (pictures.array(part) for part in (true[:, 0], found[:, 0], x[-1]))
+            events = pictures.array(x[:-1:2].sum(0) - x[1:-1:2].sum(0))
+            given, sharp = given[chosen], sharp[chosen]
+            errors = [blurry - sharp[1], *(given - sharp)]
+            rows = [
+                [_on_screen(blurry), *map(_on_screen, given)],
+                [pictures.signed(events, 6), *map(_on_screen, sharp)],
+                [pictures.signed(error, 0.1) for error in errors],
+            ]
+            blocks.append(pictures.tiles([[pictures.enlarge(tile, 200) for tile in row] for row in rows]))
+        return pictures.tiles([blocks], gap=16)
+
+
+def _on_screen(light: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Linear light, [H, W], as a screen wants it."""
+    return pictures.grey(np.nan_to_num(light).clip(0, 1) ** (1 / 2.2))

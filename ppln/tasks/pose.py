@@ -1,0 +1,228 @@
+"""Human pose: where 13 joints are at ten times, from ten event frames of each of two cameras.
+
+The protocol of DHP19. A sample is one person before cameras 2 and 3. A network sees one camera at a time and
+gives a heat map for each joint: a Gaussian, 1 at the joint's pixel. The loss is L2: the sum of squares over a
+map, and the mean over maps.
+
+A joint is found at the pixel with the largest value; of several, the first in reading order. In space, it is
+where the rays of both cameras meet. That is updated only when both maxima, the confidence, exceed 0.3, else
+held; before the first update in a sample, what each frame gives is taken, sure or not: every joint counts.
+Errors (MPJPE) are means over all joints that lie in the picture; in mm, over those that lie in both.
+
+Dimensions: B samples, V cameras, T time stamps, J joints, H x W image.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ppln import geometry
+from ppln.datasets.synthetic.people import People, Sample
+from ppln.events.events import whole
+from ppln.metrics import mpjpe
+from ppln.models.pose import FRAMES
+from ppln.tasks import pictures
+from ppln.tasks.task import Batch, Source, Task, draw_times, length_of, pick
+
+CAMERAS = (2, 3)  # by DHP19's numbers
+CONFIDENCE = 0.3
+_BONES = (  # numbers of joints, in the order of datasets.synthetic.person.JOINTS
+    *((1, 2), (1, 3), (3, 7), (2, 4), (4, 8), (1, 5), (2, 6), (5, 6)),
+    *((5, 9), (9, 11), (6, 10), (10, 12)),
+)
+
+
+@dataclass(frozen=True)
+class Pose(Task):
+    name: ClassVar[str] = "pose"
+    models: ClassVar[str] = "pose-"
+    metrics: ClassVar[Mapping[str, str]] = {
+        "mpjpe_mm": "lower",
+        "mpjpe_px": "lower",
+        "mpjpe_px_camera2": "lower",
+        "mpjpe_px_camera3": "lower",
+    }
+
+    data: Literal["people"] = "people"
+    """The data set. people: made on the fly, people who move before the cameras of DHP19."""
+    height: int = 260
+    """Rows of a picture."""
+    width: int = 344
+    """Columns of a picture."""
+    train_samples: int = 4096
+    """Samples to train on, each of two pictures; an epoch sees each once."""
+    val_samples: int = 64
+    """Samples to validate on."""
+    test_samples: int = 256
+    """Samples to evaluate on."""
+    times_per_sample: int = 4
+    """How many of the ten frames a training step compares, others each time. Evaluation takes all."""
+    sigma_px: float = 4.0
+    """Standard deviation of the Gaussian in a heat map."""
+    motions: Path | None = None
+    """A folder or zip of motions (BVH); without, the package makes some."""
+    substeps: int = 10
+    """How often light is drawn in a frame, about."""
+    data_seed: int = 0
+    """Another seed, other people."""
+
+    def __post_init__(self) -> None:
+        if self.data != "people":
+            raise ValueError(f"data is {self.data!r}; there is: people")
+        for name in ("height", "width"):
+            whole(name, getattr(self, name), least=16)
+        for name in ("train_samples", "val_samples", "test_samples", "times_per_sample", "substeps"):
+            whole(name, getattr(self, name), least=1)
+        whole("data_seed", self.data_seed, least=0)
+        if self.times_per_sample > FRAMES:
+            raise ValueError(f"times_per_sample is {self.times_per_sample}; give 1 to {FRAMES}")
+        if not 0 < self.sigma_px < math.inf:
+            raise ValueError(f"sigma_px is {self.sigma_px}; give a finite number above 0")
+
+    def source(self, split: str) -> Source:
+        return People(
+            split,
+            motions=self.motions,
+            size=(self.height, self.width),
+            cameras=CAMERAS,
+            frames=FRAMES,
+            substeps=self.substeps,
+            seed=self.data_seed,
+            length=length_of(self, split),
+        )
+
+    def batch(self, samples: Sample, positions: Tensor | None, seed: int) -> Batch:
+        """x [B, V, 10, H, W]; target [B, T, V, J, H, W]; the joints themselves are for the judge."""
+        x = samples.dvs
+        rows = draw_times(self.times_per_sample, FRAMES, x, positions, seed)
+        t = torch.linspace(0, 1, FRAMES, device=x.device)[rows]
+        joints_px = pick(samples.joints_px.transpose(1, 2), rows)  # [B, T, V, J, 2]
+        target = heat_maps(joints_px, (self.height, self.width), self.sigma_px)
+        joints = {"joints_px": joints_px, "joints_mm": pick(samples.joints_mm, rows)}
+        return Batch(x, t, target, joints)
+
+    def predict(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Each camera on its own. A network for one frame (one channel) is given that of each time."""
+        views = batch.x.shape[1]
+        if getattr(model, "in_channels", None) == 1:
+            rows = (batch.t * (FRAMES - 1)).round().long()  # [B, T]
+            frames = pick(batch.x.transpose(1, 2), rows)  # [B, T, V, H, W]
+            t = batch.t[..., None].expand(frames.shape[:3])
+            return model(frames.flatten(0, 2)[:, None], t.flatten()).unflatten(0, frames.shape[:3])
+        maps = model(batch.x.flatten(0, 1), batch.t.repeat_interleave(views, 0))  # [B V, T, J, H, W]
+        return maps.unflatten(0, (-1, views)).transpose(1, 2)
+
+    def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
+        # As a mean over pixels, nearly all of them 0, gradients would be below the eps of RMSProp, 1e-7.
+        return (prediction.float() - batch.target).square().sum((-2, -1)).mean()
+
+    def judge(self, prediction: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Means over a sample's joints, and how many joints there are in each."""
+        true_px, true_mm = batch.extra["joints_px"], batch.extra["joints_mm"]
+        pixels, points = self.locate(prediction)
+        inside = _inside(true_px.round(), (self.height, self.width))  # [B, T, V, J]
+        both = inside.all(2)
+        columns = {
+            "mpjpe_mm": mpjpe(points.flatten(1, 2), true_mm.flatten(1, 2), both.flatten(1)),
+            "mpjpe_px": mpjpe(pixels.flatten(1, 3), true_px.flatten(1, 3), inside.flatten(1)),
+            "joints_mm": both.double().sum((1, 2)),
+            "joints_px": inside.double().sum((1, 2, 3)),
+        }
+        for view, number in enumerate(CAMERAS):
+            of_one = (v[:, :, view].flatten(1, 2) for v in (pixels, true_px, inside))
+            columns[f"mpjpe_px_camera{number}"] = mpjpe(*of_one)
+            columns[f"joints_px_camera{number}"] = inside[:, :, view].double().sum((1, 2))
+        return columns
+
+    def summarize(self, columns: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
+        """Every joint counts alike, whatever sample it is in."""
+        found = {}
+        for name in self.metrics:
+            count = columns[name.replace("mpjpe", "joints")]
+            some = count > 0
+            total = (columns[name] * count)[some].sum()
+            found[name] = float(total / count.sum()) if some.any() else math.nan
+        return found
+
+    def locate(self, prediction: Tensor) -> tuple[Tensor, Tensor]:
+        """Joints in heat maps [B, T, V, J, H, W] -> (column, row) [B, T, V, J, 2], and mm [B, T, J, 3]"""
+        pixels, confidence = peaks(prediction)
+        # On the CPU: they are few, and have the same bits then, whatever the device.
+        points = geometry.triangulate(self.cameras, pixels.cpu().transpose(2, 3)).to(pixels.device)
+        sure = (confidence > CONFIDENCE).all(2)  # [B, T, J]
+        time = torch.arange(sure.shape[1], device=sure.device)[:, None].expand_as(sure)
+        last = torch.where(sure, time, -1).cummax(1).values
+        last = torch.where(last < 0, time, last)
+        return pixels, points.gather(1, last[..., None].expand_as(points))
+
+    @property
+    def cameras(self) -> Tensor:
+        """float64 [V, 3, 4]"""
+        chosen = geometry.dhp19_cameras()[[number - 1 for number in CAMERAS]]
+        return geometry.resize(chosen, geometry.DHP19_SIZE, (self.height, self.width))
+
+    def picture(self, prediction: Tensor, batch: Batch) -> NDArray[np.uint8]:
+        """Three samples: the last frame of both cameras, the true joints (green) and those found (orange)."""
+        pixels = pictures.array(self.locate(prediction[:3])[0][:, -1])  # [B, V, J, 2]
+        true = pictures.array(batch.extra["joints_px"][:3, -1])
+        last = (batch.t[:3, -1:] * (FRAMES - 1)).round().long()
+        frames = 1 - pictures.array(pick(batch.x[:3].transpose(1, 2), last)[:, 0])  # [B, V, H, W]
+        return pictures.tiles(
+            [
+                [_skeletons(*view) for view in zip(*sample, strict=True)]
+                for sample in zip(frames, true, pixels, strict=True)
+            ]
+        )
+
+
+def heat_maps(joints_px: Tensor, size: tuple[int, int], sigma_px: float) -> Tensor:
+    """Joints (column, row) [..., 2] -> [..., H, W]: a Gaussian around the nearest pixel, 1 there.
+
+    A joint outside the picture has a map of zeros.
+    """
+    place = joints_px.round()
+    column, row = (
+        torch.exp((torch.arange(length, device=place.device) - x[..., None]).square() / (-2 * sigma_px**2))
+        for length, x in zip(reversed(size), place.unbind(-1), strict=True)
+    )
+    row = row * _inside(place, size)[..., None]
+    return row[..., :, None] * column[..., None, :]
+
+
+def peaks(maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Heat maps [..., H, W] -> the places of their maxima (column, row) [..., 2], and these [...].
+
+    Where a map has a NaN, so does its place.
+    """
+    confidence, place = maps.flatten(-2).max(-1)
+    width = maps.shape[-1]
+    pixels = torch.stack([place % width, place // width], -1).double()
+    return torch.where(confidence.isnan()[..., None], math.nan, pixels), confidence
+
+
+def _inside(place: Tensor, size: tuple[int, int]) -> Tensor:
+    """Whether pixels (column, row) [..., 2] lie in a picture of (height, width) -> bool [...]"""
+    column, row = place.unbind(-1)
+    return (column >= 0) & (column < size[1]) & (row >= 0) & (row < size[0])
+
+
+def _skeletons(
+    frame: NDArray[np.float32], true: NDArray[np.float32], found: NDArray[np.float32]
+) -> NDArray[np.uint8]:
+    """A frame [H, W], white where nothing is, with two sets of joints [J, 2]."""
+    picture = pictures.enlarge(pictures.grey(frame), 300)
+    scale = picture.shape[1] / frame.shape[1]
+    for joints, colour in ((true, pictures.TRUE), (found, pictures.FOUND)):
+        places = (joints + 0.5) * scale
+        for a, b in _BONES:
+            pictures.line(picture, places[a], places[b], colour)
+        for u, v in places:
+            pictures.dot(picture, u, v, colour, 2)
+    return picture

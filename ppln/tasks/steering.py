@@ -1,0 +1,190 @@
+"""Steering: the angle of the wheel at ten times, from ten frames and the events before each.
+
+The protocol of DDD20: a row every 50 ms, ten rows a sample, angles at linspace(0, 1, 10). Networks give
+degrees, and the loss (L2) is in degrees squared. RMSE and EVA are over all angles, and by day and at night.
+
+Dimensions: B samples, T time stamps, H x W image.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ppln.datasets.synthetic.driving import ROWS, SAMPLES, Driving, Group
+from ppln.events.events import whole
+from ppln.metrics import rmse
+from ppln.tasks import pictures
+from ppln.tasks.task import Batch, Source, Task, length_of, pick
+
+_Angles = NDArray[np.float32]
+_PLOT = 260  # columns of a plot
+
+
+@dataclass(frozen=True)
+class Steering(Task):
+    name: ClassVar[str] = "steering"
+    models: ClassVar[str] = "steering-"
+    metrics: ClassVar[Mapping[str, str]] = {
+        "rmse_deg": "lower",
+        "eva": "higher",
+        "rmse_deg_day": "lower",
+        "eva_day": "higher",
+        "rmse_deg_night": "lower",
+        "eva_night": "higher",
+    }
+
+    data: Literal["driving"] = "driving"
+    """The data set. driving: made on the fly, drives by day and at night in turns."""
+    height: int = 128
+    """Rows of a picture."""
+    width: int = 172
+    """Columns of a picture."""
+    train_samples: int = 9600
+    """Samples of 0.5 s to train on; an epoch sees each once."""
+    val_samples: int = 240
+    """Samples to validate on."""
+    test_samples: int = 1200
+    """Samples to evaluate on."""
+    samples_per_drive: int = 12
+    """How many of the 120 samples in a drive of one minute are used, evenly spread. Fewer: more drives."""
+    data_seed: int = 0
+    """Another seed, other drives."""
+
+    def __post_init__(self) -> None:
+        if self.data != "driving":
+            raise ValueError(f"data is {self.data!r}; there is: driving")
+        for name in ("height", "width"):
+            whole(name, getattr(self, name), least=16)
+        for name in ("train_samples", "val_samples", "test_samples", "samples_per_drive"):
+            whole(name, getattr(self, name), least=1)
+        whole("data_seed", self.data_seed, least=0)
+        if SAMPLES % self.samples_per_drive:
+            raise ValueError(
+                f"samples_per_drive is {self.samples_per_drive}; give a number that divides {SAMPLES}"
+            )
+
+    def source(self, split: str) -> Source:
+        length = length_of(self, split)
+        drives = -(-length // self.samples_per_drive)
+        size = (self.height, self.width)
+        driving = Driving(split, size=size, length=drives * SAMPLES, seed=self.data_seed)
+        return Spread(driving, length, SAMPLES // self.samples_per_drive)
+
+    def batch(self, samples: Group, positions: Tensor | None, seed: int) -> Batch:
+        """x [B, 20, H, W]: frames, then event frames, each scaled on its own. Nothing is random."""
+        x = torch.cat([scale_frames(samples.aps), scale_events(samples.dvs)], 1)
+        t = torch.linspace(0, 1, ROWS, device=x.device).expand(len(x), ROWS)
+        return Batch(x, t, samples.angle_deg, {"night": samples.night})
+
+    def predict(self, model: nn.Module, batch: Batch) -> Tensor:
+        """A network for one row (two channels) is given the frame and the event frame of each time's row."""
+        if getattr(model, "in_channels", None) != 2:
+            return model(batch.x, batch.t)
+        rows = (batch.t * (ROWS - 1)).round().long()  # [B, T]
+        pairs = pick(batch.x.unflatten(1, (2, ROWS)).transpose(1, 2), rows)  # [B, T, 2, H, W]
+        return model(pairs.flatten(0, 1), batch.t.flatten()).unflatten(0, rows.shape)
+
+    def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
+        return (prediction.float() - batch.target).square().mean()
+
+    def judge(self, prediction: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Each sample's RMSE, and the means from which RMSE and EVA over all samples follow."""
+        angle = batch.target.double()
+        error = prediction.double() - angle
+        return {
+            "rmse_deg": rmse(prediction, angle, dim=1),
+            "error_deg": error.mean(1),
+            "error_deg2": error.square().mean(1),
+            "angle_deg": angle.mean(1),
+            "angle_deg2": angle.square().mean(1),
+            "night": batch.extra["night"].double(),
+        }
+
+    def summarize(self, columns: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
+        """Without a sample by day or at night, or where angles do not vary, numbers are NaN."""
+        night = columns["night"] > 0
+        found = {}
+        for part, chosen in (("", np.ones_like(night)), ("_day", ~night), ("_night", night)):
+            mean = {
+                name: column[chosen].mean() if chosen.any() else np.nan for name, column in columns.items()
+            }
+            error, angle = (mean[f"{name}_deg2"] - mean[f"{name}_deg"] ** 2 for name in ("error", "angle"))
+            found[f"rmse_deg{part}"] = float(np.sqrt(mean["error_deg2"]))
+            found[f"eva{part}"] = float(1 - error / angle) if angle > 0 else np.nan
+        return found
+
+    def picture(self, prediction: Tensor, batch: Batch) -> NDArray[np.uint8]:
+        """Three samples: the last frame, its events (red: brighter, blue: darker), and the angles.
+
+        In the plot, time goes to the right and the wheel to the left is up; green: true, orange: predicted.
+        """
+        rows = []
+        for found, true, x, t in zip(prediction[:3], batch.target[:3], batch.x[:3], batch.t[:3], strict=True):
+            frame = pictures.enlarge(pictures.grey(pictures.array(x[ROWS - 1])), 260)
+            events = pictures.enlarge(pictures.signed(pictures.array(2 * x[-1] - 1), 0.25), 260)
+            rows.append([frame, events, _plot(len(frame), *map(pictures.array, (t, found, true)))])
+        return pictures.tiles(rows)
+
+
+class Spread:
+    """Every `step`-th sample of some drives, `length` in all."""
+
+    def __init__(self, driving: Driving, length: int, step: int) -> None:
+        self.driving, self.length, self.step = driving, length, step
+
+    def __len__(self) -> int:
+        return self.length
+
+    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> Group:
+        numbers = list(indices)
+        for index in numbers:
+            if not 0 <= index < self.length:
+                raise IndexError(f"index is {index}; there are {self.length} samples, from 0 on")
+        return self.driving.batch([index * self.step for index in numbers], device)
+
+
+def scale_frames(frames: Tensor) -> Tensor:
+    """Frames [..., H, W], each from its darkest pixel to its brightest: 0 to 1."""
+    low, high = frames.amin((-2, -1), keepdim=True), frames.amax((-2, -1), keepdim=True)
+    return (frames - low) / (high - low).clamp(min=1e-6)
+
+
+def scale_events(counts: Tensor) -> Tensor:
+    """Signed counts [..., H, W], each frame by its largest, to 0 to 1. No event is 0.5, in any frame."""
+    return counts / counts.abs().amax((-2, -1), keepdim=True).clamp(min=1) / 2 + 0.5
+
+
+def _plot(height: int, t: _Angles, found: _Angles, true: _Angles) -> NDArray[np.uint8]:
+    """Angles [T] over t [T], on lines a round number of degrees apart."""
+    width = _PLOT
+    plot = pictures.blank(height, width)
+    shown = np.nan_to_num(np.concatenate([found, true])).clip(true.min() - 60, true.max() + 60)
+    step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 1000) if np.ptp(shown) <= 4 * s or s == 1000)
+    low, high = np.floor(shown.min() / step) * step, np.ceil(shown.max() / step) * step
+    high = max(high, low + step)
+    left, top = 40, 12
+
+    def row(angle: float) -> float:
+        return top + (high - angle) / (high - low) * (height - 1 - 2 * top)
+
+    for angle in np.arange(low, high + step / 2, step):
+        colour = pictures.GREY if angle else pictures.BLACK
+        pictures.line(plot, (left, row(angle)), (width - 1, row(angle)), colour)
+        text = str(round(angle))
+        pictures.write(plot, text, left - 6 - 8 * len(text), round(row(angle)) - 5)
+    for values, colour in ((true, pictures.TRUE), (found, pictures.FOUND)):
+        points = [
+            (left + s * (width - 6 - left) + 2, row(a))
+            for s, a in zip(t, values.clip(low, high), strict=True)
+        ]
+        for start, end in pairwise(points):
+            pictures.line(plot, start, end, colour)
+        for u, v in points:
+            pictures.dot(plot, u, v, colour, 2)
+    return plot

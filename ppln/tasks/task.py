@@ -1,0 +1,100 @@
+"""What the engine needs of a task. Models predict, tasks judge.
+
+A task is a frozen dataclass: its fields are the settings of its data and its loss, and they are what the
+configuration of a run holds.
+
+Dimensions: B samples, T time stamps.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ppln.datasets.synthetic.draws import Draws
+
+SPLITS = ("train", "val", "test")
+TIMES = 1  # what random numbers of a run are drawn for; its order of samples has none of these
+
+
+class Source(Protocol):
+    """Numbered samples, each made from its number alone, many at a time, on a device."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> Any:
+        """A NamedTuple of tensors [B, ...]."""
+
+
+class Batch(NamedTuple):
+    x: Tensor  # [B, ...] what the network is given
+    t: Tensor  # [B, T] when, in [0, 1]
+    target: Tensor  # [B, T, ...] what it should give then
+    extra: dict[str, Tensor]  # each [B, ...]: what only the judge needs
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    name: ClassVar[str]
+    models: ClassVar[str]  # how the names of its networks begin
+    metrics: ClassVar[Mapping[str, str]]  # name -> "lower" or "higher" is better; the first decides
+
+    @abstractmethod
+    def source(self, split: str) -> Source:
+        """The samples of "train", "val" or "test"."""
+
+    @abstractmethod
+    def batch(self, samples: Any, positions: Tensor | None, seed: int) -> Batch:
+        """What a source gave, for a network.
+
+        positions [B]: of the samples in the whole run; with the seed they decide whatever is random. None:
+        for evaluation, where nothing is.
+        """
+
+    def predict(self, model: nn.Module, batch: Batch) -> Tensor:
+        """[B, T, ...] like the target."""
+        return model(batch.x, batch.t)
+
+    @abstractmethod
+    def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
+        """One number, a mean over the samples."""
+
+    @abstractmethod
+    def judge(self, prediction: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Columns [B], float64, one row a sample, from which `summarize` computes the metrics."""
+
+    @abstractmethod
+    def summarize(self, columns: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
+        """The metrics over all samples, in the order of `metrics` (more may follow)."""
+
+    @abstractmethod
+    def picture(self, prediction: Tensor, batch: Batch) -> NDArray[np.uint8]:
+        """The first samples, their predictions and the truth, to look at [H, W, 3]."""
+
+
+def length_of(task: Any, split: str) -> int:
+    """How many samples a split has, by the task's `train_samples`, `val_samples` and `test_samples`."""
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}; choose one of: {', '.join(SPLITS)}")
+    return getattr(task, f"{split}_samples")
+
+
+def draw_times(some: int, of: int, x: Tensor, positions: Tensor | None, seed: int) -> Tensor:
+    """Which of a sample's time stamps are used: `some` different ones in order -> int64 [B, some] beside x.
+
+    They follow from seed and position, whatever else is in the batch. Without positions, all are used.
+    """
+    if positions is None or some == of:
+        return torch.arange(of, device=x.device).expand(len(x), of)
+    lots = Draws(seed, TIMES, positions, device=x.device).uniform(0, 1, of)
+    return lots.argsort(1)[:, :some].sort(1).values
+
+
+def pick(values: Tensor, rows: Tensor) -> Tensor:
+    """Of values [B, N, ...] those at rows [B, T] -> [B, T, ...]"""
+    return values[torch.arange(len(values), device=values.device)[:, None], rows]

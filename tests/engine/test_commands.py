@@ -1,0 +1,153 @@
+"""The commands around training, as they are typed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import ppln
+from ppln.cli import main
+from ppln.engine import checkpoint
+from ppln.engine.train import Loop
+from ppln.engine.trained import find
+
+TINY = "--height 16 --width 22 --train-samples 8 --val-samples 2 --test-samples 5 --batch 4 --steps 2"
+TINY += " --device cpu --no-tensorboard"
+
+
+def run(monkeypatch, command: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["ppln", *command.split()])
+    main()
+
+
+def fails(monkeypatch, command: str, says: str) -> None:
+    with pytest.raises(SystemExit, match=says) as caught:
+        run(monkeypatch, command)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_from_training_to_a_network(monkeypatch, folder, capsys):
+    for seed in (0, 1):
+        run(monkeypatch, f"train steering {TINY} --out runs/{seed} --seed {seed} --ema 0.9")
+    assert "done: 2 steps in runs/0; validation: rmse_deg" in capsys.readouterr().out
+    run(monkeypatch, "train steering --out runs/0 --resume --steps 3")
+    assert checkpoint.load(folder / "runs/0").step == 3
+    for seed in (0, 1):
+        run(monkeypatch, f"evaluate runs/{seed} --device cpu --limit 4")
+    printed = capsys.readouterr().out
+    assert "rmse_deg" in printed
+    assert "wrote runs/0/evaluation/driving-test" in printed
+    results = json.loads((folder / "runs/0/evaluation/driving-test/results.json").read_text())
+    assert results["samples"] == 4
+    assert results["seed"] == 0
+    assert results["model"]["name"] == "steering-ppln"
+    assert results["about"]["versions"]["torch"] == torch.__version__
+    where = "runs/{}/evaluation/driving-test"
+    run(monkeypatch, f"compare --ours {where.format(0)} --theirs {where.format(1)} --metric rmse_deg")
+    assert "rmse_deg" in capsys.readouterr().out
+
+    run(monkeypatch, "export runs/0 small.safetensors --dtype bfloat16")
+    assert "wrote small.safetensors" in capsys.readouterr().out
+    model = ppln.create_model("steering-ppln", pretrained="small.safetensors")
+    x, t = torch.rand(2, 20, 16, 22), torch.rand(2, 3)
+    found = find("runs/0")
+    torch.testing.assert_close(model(x, t), found.net(x, t), rtol=0.1, atol=0.1)
+    assert next(metric.data for metric in found.card.metrics) == "driving-test, 4 samples"
+
+
+def test_weights_of_the_package(monkeypatch, capsys):
+    size = "--height 16 --width 22 --test-samples 2 --device cpu --out here"
+    run(monkeypatch, f"evaluate steering-ppln {size}")
+    assert "wrote here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["train", "train --help", "evaluate", "evaluate -h"])
+def test_usage(command, monkeypatch, capsys):
+    run(monkeypatch, command)
+    assert capsys.readouterr().out.startswith(f"usage: ppln {command.split()[0]}")
+
+
+def test_mistakes(monkeypatch, folder):
+    fails(monkeypatch, "train stering", "task: there is no 'stering'; did you mean 'steering'")
+    fails(monkeypatch, "train steering --recipe papr", "recipe: there is no 'papr'; did you mean 'paper'")
+    fails(
+        monkeypatch,
+        "train steering --batch 7 --accumulate 2",
+        "batch is 7, which accumulate, 2, does not divide",
+    )
+    fails(
+        monkeypatch, "train steering --model deblur-ppln", "model is 'deblur-ppln', which is not for steering"
+    )
+    fails(monkeypatch, "train steering --options wdth=3", "options are .*wdth")
+    (folder / "bad.yaml").write_text("optimizer: {lerning_rate: 1}")
+    fails(
+        monkeypatch,
+        "train steering --config bad.yaml",
+        "bad.yaml: optimizer.lerning_rate is not known; did you mean learning_rate",
+    )
+    fails(monkeypatch, "train deblur --textures none --device cpu", "none")
+    fails(
+        monkeypatch, "train steering --resume --out nothing", "no run to resume; start one without --resume"
+    )
+    fails(monkeypatch, "evaluate nothing", "there is no nothing; give a run's folder")
+    fails(monkeypatch, "export nothing out.onnx", "there is no nothing")
+
+
+def test_another_network_s_run(monkeypatch, folder):
+    run(monkeypatch, f"train steering {TINY} --out runs/a")
+    fails(monkeypatch, f"train steering {TINY} --out runs/a", "there is a run already; add --resume")
+    fails(
+        monkeypatch,
+        "train steering --out runs/a --resume --model steering-humod",
+        "model.name is 'steering-humod', but the run to resume has 'steering-ppln'",
+    )
+    fails(
+        monkeypatch,
+        f"train steering {TINY} --out runs/b --model steering-humod --weights runs/a",
+        "weights is runs/a, which is steering-ppln .* does not fit steering-humod",
+    )
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory. Tried"), MemoryError()])
+def test_too_little_memory(error, monkeypatch):
+    def full(self, batches):
+        raise error
+
+    monkeypatch.setattr(Loop, "step", full)
+    fails(
+        monkeypatch, f"train steering {TINY} --out runs/a", "out of memory; lower --batch, raise --accumulate"
+    )
+
+
+def test_debug_tells_where(monkeypatch):
+    with pytest.raises(ValueError, match="there is no 'papr'"):
+        run(monkeypatch, "train steering --recipe papr --debug")
+
+
+def test_ctrl_c(folder):
+    command = f"{sys.executable} -m ppln train steering {TINY} --steps 100000 --out runs/a --log-every 1"
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command.split(), stdout=pipe, stderr=pipe, text=True)
+    table = folder / "runs/a/train.csv"
+    deadline = time.monotonic() + 120
+    while not (table.exists() and table.read_text().count("\n") > 3) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130
+    (line,) = [line for line in said.splitlines() if line.startswith("ppln")]
+    assert "which is saved; to go on, add --resume --out runs/a" in line
+    assert "Traceback" not in said
+    assert checkpoint.load(folder / "runs/a").step == int(line.split("after step ")[1].split(",")[0])

@@ -1,0 +1,116 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from ppln.engine.arguments import parse
+from ppln.engine.config import Optimizer, Train, build
+from ppln.engine.recipes import RECIPES, describe, recipe
+from ppln.models import create_model
+from ppln.tasks import TASKS
+
+ALL = [(task, name) for task, recipes in RECIPES.items() for name in recipes]
+
+
+def settings(task: str, name: str) -> Train:
+    return build(Train, recipe(task, name))
+
+
+def test_every_task_has_recipes():
+    assert set(RECIPES) == set(TASKS)
+    for task in RECIPES:
+        assert {"small", "paper", "paper-no-normalization", "paper-no-smoothing"} <= set(RECIPES[task])
+
+
+@pytest.mark.parametrize(("task", "name"), ALL)
+def test_recipes_can_be_built(task, name):
+    found = settings(task, name)
+    assert type(found.task) is TASKS[task]
+    assert found.run.out == Path(f"runs/{task}-{name}")
+    with torch.device("meta"):
+        create_model(found.model.name, **found.model.options)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_command_line_takes_them(task):
+    pytest.importorskip("tyro")
+    assert parse(task, ["--recipe", "paper"])[0] == settings(task, "paper")
+    assert parse(task, [])[0] == settings(task, "small")
+
+
+def test_the_papers_settings():
+    """As in its section on experiments, and where that is silent, the authors' code."""
+    assert settings("deblur", "paper").optimizer == Optimizer(
+        learning_rate=1e-3, batch=32, epochs=50, schedule="steps", milestones=(20, 40), decay=0.5
+    )
+    assert settings("steering", "paper").optimizer == Optimizer(
+        learning_rate=1e-3, weight_decay=1e-4, batch=128, epochs=200
+    )
+    assert settings("pose", "paper").optimizer == Optimizer(
+        optimizer="rmsprop",
+        learning_rate=1e-3,
+        alpha=0.9,
+        eps=1e-7,
+        batch=32,
+        epochs=20,
+        schedule="steps",
+        milestones=(10, 15),
+        decay=0.1,
+    )
+    assert settings("deblur", "released-rate").optimizer.learning_rate == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "parameters"),
+    [
+        ("deblur", "paper", 192_095_064),
+        ("deblur", "paper-unet", 172_622_332),
+        ("steering", "paper", 455_338),
+        ("steering", "paper-hu", 463_425),
+        ("steering", "paper-humod", 466_602),
+        ("pose", "paper", 215_648),
+        ("pose", "paper-calabrese", 218_592),
+    ],
+)
+def test_the_papers_networks(task, name, parameters):
+    model = settings(task, name).model
+    with torch.device("meta"):
+        net = create_model(model.name, **model.options)
+    assert sum(p.numel() for p in net.parameters()) == parameters
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_ablations_differ_in_one_thing(task):
+    paper = recipe(task, "paper")
+    for name, options in {
+        "paper-no-normalization": {"normalize": False},
+        "paper-no-smoothing": {"temperature": None},
+    }.items():
+        found = recipe(task, name)
+        assert found["model"].pop("options") == options
+        assert found.pop("run") != paper["run"]
+        assert found == {key: value for key, value in paper.items() if key not in ("run", "model")} | {
+            "model": {"name": paper["model"]["name"]}
+        }
+
+
+def test_recipes_are_copies():
+    recipe("deblur", "paper")["optimizer"]["milestones"].append(45)
+    recipe("deblur", "paper")["model"]["options"]["width"] = 1
+    assert settings("deblur", "paper").optimizer.milestones == (20, 40)
+    assert settings("deblur", "paper-unet").model.options == {}
+
+
+def test_describe():
+    for task in RECIPES:
+        lines = describe(task)
+        assert [name for name, _ in lines] == list(RECIPES[task])
+        assert all(line and "\n" not in line for _, line in lines)
+        assert len({line for _, line in lines}) == len(lines)
+
+
+def test_unknown_names():
+    with pytest.raises(ValueError, match="recipe: there is no 'papre'; did you mean 'paper'"):
+        recipe("deblur", "papre")
+    with pytest.raises(ValueError, match="task: there is no 'sleep'; There are deblur, steering, pose"):
+        describe("sleep")

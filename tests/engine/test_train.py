@@ -1,0 +1,312 @@
+import csv
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from line import LineNet, Lines, register, settings
+
+from ppln import tasks
+from ppln.engine import checkpoint
+from ppln.engine.config import Optimizer
+from ppln.engine.train import Interrupted, Loop, rate_factor, train
+from ppln.engine.watch import NotFinite
+from ppln.models import networks
+
+CLOCK = ("samples_per_s", "data_wait", "gpu_memory_bytes", "unix_time_s")
+SCRIPT = str(Path(__file__).with_name("line.py"))
+
+
+@pytest.fixture(autouse=True)
+def line(monkeypatch):
+    monkeypatch.setattr(tasks, "TASKS", dict(tasks.TASKS))
+    monkeypatch.setattr(networks, "NETWORKS", networks.NETWORKS)
+    register()
+    yield
+    del networks.NETWORKS["line-net"]
+
+
+def table(path):
+    """The rows of a log without what depends on the clock; as text, so that equal means to the last bit."""
+    with open(path) as file:
+        return [{k: v for k, v in row.items() if k not in CLOCK} for row in csv.DictReader(file)]
+
+
+def losses(out):
+    return [float(row["loss"]) for row in table(out / "train.csv")]
+
+
+def weights(out):
+    return checkpoint.load(out).tensors
+
+
+def assert_same_run(a, b):
+    assert table(a / "train.csv") == table(b / "train.csv")
+    assert table(a / "val.csv") == table(b / "val.csv")
+    assert_same_weights(a, b)
+
+
+def assert_same_weights(a, b):
+    for name, tensors in weights(a).items():
+        for key, value in tensors.items():
+            assert torch.equal(value, weights(b)[name][key]), f"{name}: {key}"
+
+
+def start(out, *words, processes=1, **values):
+    command = [sys.executable, SCRIPT, str(out), json.dumps(values), *words]
+    if processes > 1:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        command = [sys.executable, *launcher, *command[1:]]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def finish(process):
+    text, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, text
+
+
+def test_a_run_learns_and_leaves_its_files(tmp_path):
+    out = tmp_path / "run"
+    trained = train(settings(out, batch=20, steps=150, validate_every=50, checkpoint_every=50, keep=2))
+    assert trained.step == 150
+    first, last = (sum(part) / 10 for part in (losses(out)[:10], losses(out)[-10:]))
+    assert last < 0.5 * first
+    assert [row["step"] for row in table(out / "val.csv")] == ["50", "100", "150"]
+    assert float(table(out / "val.csv")[-1]["rmse"]) == trained.metrics["rmse"]
+    names = {path.name for path in out.iterdir()}
+    assert names == {"config.yaml", "log.txt", "train.csv", "val.csv", "pictures", "checkpoints"}
+    assert checkpoint.resolve(out).name == "step-0000150"
+    best = min(table(out / "val.csv"), key=lambda row: float(row["rmse"]))
+    assert (out / "checkpoints" / "best").resolve().name == f"step-{int(best['step']):07d}"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"ema": 0.9, "clip_norm": 0.1, "schedule": "cosine", "warmup_steps": 3},
+        {"optimizer": "rmsprop", "accumulate": 2, "momentum": 0.5},
+        {"optimizer": "sgd", "momentum": 0.9, "workers": 1, "keep_samples": True},
+    ],
+)
+def test_a_run_that_was_stopped_goes_on_exactly(tmp_path, monkeypatch, values):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(settings(whole, **values))
+    step = Loop.step
+
+    def fails(self, batches):
+        if self.done == 6:
+            raise OSError("the machine is gone")
+        return step(self, batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "step", fails)
+        with pytest.raises(OSError, match="the machine is gone"):
+            train(settings(broken, **values))
+    torch.manual_seed(17)  # of no consequence
+    train(settings(broken, **values), resume=True)
+    assert_same_run(whole, broken)
+
+
+def test_killed_ten_times(tmp_path):
+    """SIGKILL at random moments, the start and the middle of a save included."""
+    values = {"steps": 400, "checkpoint_every": 7, "validate_every": 90, "ema": 0.99, "train_samples": 40}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finish(start(whole, **values))
+    moments, kills = random.Random(5), 0
+    process = start(broken, **values)
+    while True:
+        rows = len(table(broken / "train.csv")) if (broken / "train.csv").exists() else 0
+        wanted = rows + moments.randrange(1, 35)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            if (broken / "train.csv").exists() and len(
+                (broken / "train.csv").read_text().split("\n")
+            ) > wanted:
+                break
+            time.sleep(0.002)
+        if kills == 10 or process.poll() is not None:
+            break
+        time.sleep(moments.random() * 0.02)
+        process.kill()
+        process.communicate()
+        kills += 1
+        process = start(broken, "resume", **values)
+    finish(process)
+    assert kills == 10
+    assert_same_run(whole, broken)
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(settings(whole))
+    train(settings(broken, steps=8))
+    newest = broken / "checkpoints" / "step-0000008" / "model.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[-5] ^= 1
+    newest.write_bytes(content)
+    train(settings(broken), resume=True)
+    log = (broken / "log.txt").read_text()
+    assert "step-0000008 is damaged: model.safetensors" in log
+    assert "going on from" in log
+    assert "step-0000006" in log.split("going on from")[1].split("\n")[0]
+    assert_same_run(whole, broken)
+
+
+@pytest.mark.parametrize("values", [{}, {"accumulate": 2}, {"strategy": "fsdp", "ema": 0.9}])
+def test_two_processes_train_as_one(tmp_path, values):
+    one, two = tmp_path / "one", tmp_path / "two"
+    alone = {name: value for name, value in values.items() if name != "strategy"}
+    train(settings(one, batch=8, **alone))
+    finish(start(two, processes=2, batch=8, devices=2, **values))
+    assert len(losses(two)) == 12
+    assert losses(two) == pytest.approx(losses(one), rel=1e-5, abs=1e-6)
+    for key, value in weights(one)["model"].items():
+        torch.testing.assert_close(weights(two)["model"][key], value, rtol=1e-4, atol=1e-5)
+    ours, theirs = (float(table(out / "val.csv")[-1]["rmse"]) for out in (one, two))
+    assert theirs == pytest.approx(ours, rel=1e-4)
+
+
+def test_two_processes_go_on_exactly(tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    values = {"processes": 2, "devices": 2, "batch": 8}
+    finish(start(whole, **values))
+    finish(start(broken, **values, steps=8))
+    finish(start(broken, "resume", **values))
+    assert table(whole / "train.csv") == table(broken / "train.csv")
+    assert_same_weights(whole, broken)
+
+
+def test_processes_start_without_torchrun(tmp_path):
+    finish(start(tmp_path / "run", devices=2, steps=3))
+    assert len(losses(tmp_path / "run")) == 3
+
+
+def test_not_a_number_ends_the_run_before_it_spreads(tmp_path, monkeypatch):
+    forward = LineNet.forward
+    calls = 0
+
+    def poisoned(self, x, t):
+        nonlocal calls
+        calls += self.training
+        if calls > 6:
+            self.outer.weight.data.fill_(math.inf)
+        return forward(self, x, t)
+
+    monkeypatch.setattr(LineNet, "forward", poisoned)
+    out = tmp_path / "run"
+    with pytest.raises(NotFinite, match=r"step 7: parameter outer.weight is not finite"):
+        train(settings(out))
+    found = checkpoint.load(out)
+    assert found.step == 6
+    assert all(value.isfinite().all() for value in found.tensors["model"].values())
+
+
+def test_a_bad_sample_is_named(tmp_path, monkeypatch):
+    batch = Lines.batch
+
+    def broken(self, indices, device="cpu"):
+        samples = batch(self, indices, device)
+        if 3 in indices and self.first == 0:
+            samples.numbers[indices.index(3), 1] = math.nan
+        return samples
+
+    monkeypatch.setattr(Lines, "batch", broken)
+    with pytest.raises(
+        NotFinite, match=r"x of the batch has 1 values that are not finite: sample \d, channel 1"
+    ):
+        train(settings(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_after_the_step(tmp_path, monkeypatch, number):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(settings(whole))
+    step = Loop.step
+
+    def interrupted(self, batches):
+        if self.done == 4:
+            os.kill(os.getpid(), number)
+        return step(self, batches)
+
+    handler = signal.getsignal(number)
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "step", interrupted)
+        with pytest.raises(Interrupted, match=r"stopped after step 5, which is saved; .*--resume") as caught:
+            train(settings(broken))
+    assert caught.value.code == 128 + number
+    assert signal.getsignal(number) is handler
+    assert checkpoint.load(broken).step == 5
+    train(settings(broken), resume=True)
+    assert_same_run(whole, broken)
+
+
+def test_parts_of_a_batch_add_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        LineNet,
+        "forward",
+        lambda self, x, t: self.outer(
+            torch.tanh(self.inner(torch.cat([x[:, None].expand(-1, t.shape[1], -1), t[..., None]], -1)))
+        ).squeeze(-1),
+    )
+    train(settings(tmp_path / "one"))
+    train(settings(tmp_path / "two", accumulate=4))
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+
+
+def test_worker_processes_change_nothing(tmp_path):
+    train(settings(tmp_path / "one"))
+    train(settings(tmp_path / "two", workers=2))
+    assert_same_run(tmp_path / "one", tmp_path / "two")
+
+
+def test_the_average_is_validated_and_kept(tmp_path):
+    train(settings(tmp_path / "run", ema=0.9, steps=20))
+    found = weights(tmp_path / "run")
+    assert found["ema"].keys() == found["model"].keys()
+    assert not torch.equal(found["ema"]["inner.weight"], found["model"]["inner.weight"])
+
+
+def test_weights_to_begin_with(tmp_path):
+    train(settings(tmp_path / "one", steps=2))
+    train(settings(tmp_path / "two", steps=2, learning_rate=1e-12, weights=str(tmp_path / "one")))
+    ours, theirs = (weights(tmp_path / name)["model"]["inner.weight"] for name in ("two", "one"))
+    torch.testing.assert_close(ours, theirs)
+    with pytest.raises(
+        ValueError, match=r"weights is .*one, which is line-net with .*it does not fit line-net"
+    ):
+        train(settings(tmp_path / "three", options={"width": 5}, weights=str(tmp_path / "one")))
+
+
+def test_bad_runs(tmp_path):
+    train(settings(tmp_path / "run", steps=2))
+    with pytest.raises(ValueError, match=r"out is .*run, where there is a run already; add --resume"):
+        train(settings(tmp_path / "run"))
+    with pytest.raises(ValueError, match="batch is 64, but there are only 20 samples"):
+        train(settings(tmp_path / "large", batch=64))
+    if not torch.cuda.is_available():
+        with pytest.raises(
+            ValueError, match="device is 'cuda', but torch sees no GPU here; use --device cpu"
+        ):
+            train(settings(tmp_path / "gpu", device="cuda"))
+
+
+def test_rates():
+    steps = Optimizer(schedule="steps", milestones=(2, 3), decay=0.1, epochs=4, warmup_steps=1)
+    assert [rate_factor(steps, k, 8, 2) for k in range(8)] == pytest.approx(
+        [0.5, 1, 1, 1, 0.1, 0.1, 0.01, 0.01]
+    )
+    cosine = Optimizer(schedule="cosine", steps=4)
+    assert [rate_factor(cosine, k, 4, 2) for k in range(4)] == pytest.approx(
+        [0.5 * (1 + math.cos(math.pi * k / 4)) for k in range(4)]
+    )
+    assert rate_factor(Optimizer(steps=9), 5, 9, 3) == 1

@@ -1,0 +1,175 @@
+"""Steering as a task: what a network is given, the loss, and the numbers that judge it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import ppln
+from ppln import metrics
+from ppln.datasets.synthetic.driving import Driving
+from ppln.tasks import TASKS, Batch, Steering
+from ppln.tasks.steering import scale_events, scale_frames
+
+SMALL = Steering(height=16, width=24, train_samples=6, val_samples=4, test_samples=5, samples_per_drive=2)
+
+
+@pytest.fixture(scope="module")
+def samples():
+    torch.set_num_threads(1)
+    return SMALL.source("train").batch(range(4))
+
+
+def batch_of(angles, night):
+    angles = torch.as_tensor(angles)
+    times = torch.linspace(0, 1, 10).expand(len(angles), 10)
+    return Batch(torch.zeros(len(angles), 20, 2, 2), times, angles, {"night": torch.as_tensor(night)})
+
+
+def summary(prediction, batch):
+    return SMALL.summarize({name: column.numpy() for name, column in SMALL.judge(prediction, batch).items()})
+
+
+def test_its_names():
+    assert TASKS["steering"] is Steering
+    assert list(Steering.metrics)[:2] == ["rmse_deg", "eva"]
+    assert [len(SMALL.source(split)) for split in ("train", "val", "test")] == [6, 4, 5]
+    with pytest.raises(ValueError, match="split is 'dev'; choose one of: train, val, test"):
+        SMALL.source("dev")
+
+
+def test_samples_are_spread_over_drives_by_day_and_at_night(samples):
+    drives = Driving("train", size=(16, 24), length=240)
+    for ours, theirs in zip(samples, drives.batch([0, 60, 120, 180]), strict=True):
+        assert torch.equal(ours, theirs)
+    assert samples.night.tolist() == [False, False, True, True]
+    with pytest.raises(IndexError, match="index is 6; there are 6 samples"):
+        SMALL.source("train").batch([6])
+
+
+def test_the_layout_is_that_of_the_networks(samples):
+    x, t, target, extra = SMALL.batch(samples, torch.arange(4), seed=0)
+    assert x.shape == (4, 20, 16, 24)
+    assert (x.amin((2, 3))[:, :10] == 0).all()
+    assert (x.amax((2, 3))[:, :10] == 1).all()
+    assert ((x[:, 10:] == 0.5) == (samples.dvs == 0)).all()
+    assert ((x[:, 10:] > 0.5) == (samples.dvs > 0)).all()
+    torch.testing.assert_close(t, torch.linspace(0, 1, 10).expand(4, 10))
+    assert torch.equal(target, samples.angle_deg)
+    assert torch.equal(extra["night"], samples.night)
+
+
+def test_scaling():
+    frame = torch.tensor([[[0.2, 0.4], [0.6, 0.2]], [[0.3, 0.3], [0.3, 0.3]]])
+    expected = torch.tensor([[[0, 0.5], [1, 0]], [[0, 0], [0, 0]]])
+    torch.testing.assert_close(scale_frames(frame), expected)
+    counts = torch.tensor([[[-4.0, 0], [2, 1]], [[0, 0], [0, 0]]])
+    expected = torch.tensor([[[0, 0.5], [0.75, 0.625]], [[0.5, 0.5], [0.5, 0.5]]])
+    torch.testing.assert_close(scale_events(counts), expected)
+
+
+def test_a_sample_does_not_depend_on_its_batch(samples):
+    whole = SMALL.batch(samples, torch.arange(4), seed=0)
+    halves = [
+        SMALL.batch(type(samples)(*(f[k : k + 2] for f in samples)), torch.arange(k, k + 2), 0)
+        for k in (0, 2)
+    ]
+    for field in range(3):
+        assert torch.equal(torch.cat([half[field] for half in halves]), whole[field])
+    prediction = whole.target * 0.5 + 1
+    losses = [SMALL.loss(p, half) for p, half in zip(prediction.split(2), halves, strict=True)]
+    torch.testing.assert_close(SMALL.loss(prediction, whole), torch.stack(losses).mean())
+    judged = [SMALL.judge(p, half) for p, half in zip(prediction.split(2), halves, strict=True)]
+    for name, column in SMALL.judge(prediction, whole).items():
+        assert column.dtype == torch.float64
+        assert torch.equal(column, torch.cat([columns[name] for columns in judged]))
+
+
+class OneRow(nn.Module):
+    """A network for a single row that tells its frame, its event frame and its time apart."""
+
+    in_channels = 2
+
+    def forward(self, x, t):
+        assert x.shape[1] == 2
+        return x[:, 0, 0, 0] + 100 * x[:, 1, 0, 0] + 10_000 * t
+
+
+def test_a_network_for_one_row_sees_each_row():
+    batch = batch_of(torch.zeros(3, 10), [False] * 3)
+    values = torch.arange(60.0).reshape(3, 20)
+    batch = batch._replace(x=values[..., None, None].expand(-1, -1, 2, 2))
+    expected = values[:, :10] + 100 * values[:, 10:] + 10_000 * batch.t
+    torch.testing.assert_close(SMALL.predict(OneRow(), batch), expected)
+
+
+@pytest.mark.parametrize("name", ["steering-hu", "steering-humod", "steering-ppln"])
+def test_networks_can_be_trained(samples, name):
+    model = ppln.create_model(name)
+    batch = SMALL.batch(samples, torch.arange(4), seed=0)
+    prediction = SMALL.predict(model, batch)
+    assert prediction.shape == (4, 10)
+    SMALL.loss(prediction, batch).backward()
+    assert model.trunk.conv1.weight.grad.abs().sum() > 0
+
+
+def test_the_loss_is_the_mean_squared_error_in_degrees():
+    batch = batch_of(torch.zeros(2, 10), [False, True])
+    prediction = torch.zeros(2, 10)
+    prediction[0, 3], prediction[1, 9] = 4.0, -2.0
+    torch.testing.assert_close(SMALL.loss(prediction, batch), torch.tensor(1.0))
+
+
+def test_metrics_are_those_over_all_angles():
+    random = torch.Generator().manual_seed(0)
+    angles = 20 * torch.randn(7, 10, generator=random) + 300
+    prediction = angles + torch.randn(7, 10, generator=random) + 2
+    night = torch.tensor([True, False, False, True, False, False, False])
+    batch = batch_of(angles, night)
+    found = summary(prediction, batch)
+    assert list(found) == list(Steering.metrics)
+    for end, chosen in (("", slice(None)), ("_day", ~night), ("_night", night)):
+        expected = metrics.rmse(prediction[chosen], angles[chosen])
+        assert found[f"rmse_deg{end}"] == pytest.approx(float(expected), rel=1e-12)
+        expected = metrics.eva(prediction[chosen], angles[chosen])
+        assert found[f"eva{end}"] == pytest.approx(float(expected), rel=1e-9)
+    columns = SMALL.judge(prediction, batch)
+    torch.testing.assert_close(columns["rmse_deg"], columns["error_deg2"].sqrt())
+
+
+def test_what_there_is_no_sample_for_is_not_a_number():
+    batch = batch_of(torch.arange(20.0).reshape(2, 10), [False, False])
+    found = summary(batch.target + 3, batch)
+    assert found["rmse_deg"] == found["rmse_deg_day"] == 3
+    assert found["eva"] == found["eva_day"] == 1  # a constant error costs nothing
+    assert math.isnan(found["rmse_deg_night"])
+    assert math.isnan(found["eva_night"])
+    assert math.isnan(summary(torch.zeros(1, 10), batch_of(torch.ones(1, 10), [True]))["eva"])
+
+
+def test_the_picture(samples):
+    batch = SMALL.batch(samples, None, seed=0)
+    picture = SMALL.picture(batch.target + 3, batch)
+    assert picture.dtype == np.uint8
+    assert picture.shape == (3 * 176 + 2 * 4, 2 * 264 + 260 + 2 * 4, 3)  # 24 columns, eleven times enlarged
+    for colour in ((0, 140, 90), (225, 75, 0)):
+        assert (picture == colour).all(-1).sum() > 200
+    SMALL.picture(batch.target * math.nan, batch)
+    SMALL.picture(batch.target * 1e9, batch)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"data": "ddd21"}, "data is 'ddd21'; there is: driving"),
+        ({"width": 8}, "width is 8; give 16 or more"),
+        ({"train_samples": 0}, "train_samples is 0; give 1 or more"),
+        ({"samples_per_drive": 7}, "samples_per_drive is 7; give a number that divides 120"),
+    ],
+)
+def test_settings_that_cannot_be(setting, message):
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **setting)

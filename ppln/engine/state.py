@@ -250,7 +250,9 @@ def _bare_optimizer(optimizer: Optimizer) -> Optimizer:
 
 
 def _names(optimizer: Optimizer, model: nn.Module) -> dict[Tensor, str]:
-    names: dict[Tensor, str] = {parameter: name for name, parameter in _bare(model).named_parameters()}
+    # Not named_parameters: after a forward pass alone, FSDP may still hold the whole of some, and only asking
+    # for the state brings back the shards, which are what the optimiser has.
+    names = {value: name for name, value in _bare(model).state_dict(keep_vars=True).items()}
     for k, group in enumerate(optimizer.param_groups):
         for parameter in group["params"]:
             if parameter not in names:

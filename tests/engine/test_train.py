@@ -162,7 +162,9 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     assert_same_run(whole, broken)
 
 
-@pytest.mark.parametrize("values", [{}, {"accumulate": 2}, {"strategy": "fsdp", "ema": 0.9}])
+@pytest.mark.parametrize(
+    "values", [{}, {"accumulate": 2}, {"strategy": "fsdp"}, {"strategy": "fsdp", "ema": 0.9}]
+)
 def test_two_processes_train_as_one(tmp_path, values):
     one, two = tmp_path / "one", tmp_path / "two"
     alone = {name: value for name, value in values.items() if name != "strategy"}

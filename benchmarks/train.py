@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
@@ -78,21 +78,15 @@ def compared(folder: Path, name: str, rounds: int) -> dict[str, float]:
         task.batch(source.batch(indices), torch.tensor(positions), 0)
         for positions, indices in (order.take(step, 0) for step in range(4))
     ]
-    loop.feed = Ready(ready)
+    loop.feed, loop.batches = Ready(), cycle(ready)
     with loop.log() as log:
         return alternate({"engine": lambda: loop.advance(log), "plain": stepper(plain, ready)}, rounds)
 
 
 class Ready:
-    """Batches that are there already, over and over."""
+    """In place of a feed, where batches are there already."""
 
     waited_s = 0.0
-
-    def __init__(self, batches: list[Batch]) -> None:
-        self.batches = batches
-
-    def __iter__(self) -> Iterator[Batch]:
-        return cycle(self.batches)
 
 
 def stepper(plain: Plain, batches: list[Batch]) -> Callable[[], Any]:

@@ -9,7 +9,7 @@ Dimensions: B samples of one batch in one process.
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -105,7 +105,7 @@ class Feed(Dataset[Batch]):
             part = type(samples)(*(x[k * size : (k + 1) * size] for x in samples))
             yield self.task.batch(part, torch.tensor(positions), self.order.seed)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Generator[Batch, None, None]:
         batches = iter(self._made_ahead() if self.device.type == "cuda" else self._loader())
         while True:
             start = time.perf_counter()

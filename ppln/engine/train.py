@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -137,8 +137,9 @@ class Loop:
         self.feed = Feed(
             self.task, make, self.order, remaining, device=fabric.device, workers=machine.workers
         )
-        self.batches: Iterator[Batch] | None = None
-        self.since = 0.0, 0.0, 0  # the last line: when, how long had been waited for data, after which step
+        self.batches = iter(self.feed)
+        # The last line: when, how long had been waited for data, after which step.
+        self.since: tuple[float, float, int] | None = None
 
     def _begin_with(self, weights: Path) -> None:
         found = find(weights)
@@ -153,7 +154,7 @@ class Loop:
     def run(self) -> Trained:
         run = self.settings.run
         self.net.train()
-        with self.log() as log, self._signals():
+        with self.log() as log, self._signals(), closing(self.batches):
             while self.done < self.steps:
                 self.advance(log)
                 last = self.done == self.steps
@@ -166,8 +167,7 @@ class Loop:
 
     def advance(self, log: Log) -> None:
         """One step, and a line about it when it is time for one."""
-        if self.batches is None:
-            self.batches, self.since = iter(self.feed), (time.perf_counter(), self.feed.waited_s, self.done)
+        self.since = self.since or (time.perf_counter(), self.feed.waited_s, self.done)
         self.loss, norm, rate = self.step(self.batches)
         if self.done % self.settings.run.log_every and self.done < self.steps:
             return
@@ -179,6 +179,7 @@ class Loop:
             grad_norm=norm,
             samples_per_s=(self.done - done) * self.order.batch / (now - then),
             data_wait=(self.feed.waited_s - waited_s) / (now - then),
+            gpu_memory_bytes=torch.cuda.max_memory_allocated() if self.fabric.device.type == "cuda" else None,
         )
         self.since = now, self.feed.waited_s, self.done
 
@@ -202,13 +203,13 @@ class Loop:
                 fabric.backward(loss)
             total += loss.detach()
         norm = self._clip(settings.clip_norm)
+        mine = torch.stack([total, total.new_tensor(float(bool(self.stop)))])
         if fabric.world_size > 1:
-            both = torch.stack([total, total.new_tensor(float(bool(self.stop)))])
-            total, asked = fabric.all_reduce(both, reduce_op="mean").unbind()
-            if float(asked) > 0:  # one of them was told to stop: all do
-                self.stop = self.stop or signal.SIGTERM
+            mine = fabric.all_reduce(mine, reduce_op="mean")
         # The only look at the GPU's numbers in a step. The weights are still those that gave them.
-        value, size = torch.stack([total, norm]).tolist()
+        value, asked, size = torch.cat([mine, norm[None]]).tolist()
+        if asked:  # if one process was told to stop, all do
+            self.stop = self.stop or signal.SIGTERM
         if not (math.isfinite(value) and math.isfinite(size)):
             raise NotFinite(self.done + 1, first_bad(self.net, self.task, taken, self._predict))
         self.optimizer.step()

@@ -108,6 +108,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         "small": _small(
             "deblur-ppln",
             {
+                "textures": "scikit-image",  # no time to make others
                 "height": 64,
                 "width": 64,
                 "train_samples": 256,

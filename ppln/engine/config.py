@@ -25,6 +25,7 @@ import torch
 
 from ppln import tasks
 from ppln.models import list_models
+from ppln.models.weights import put_in_place
 from ppln.tasks import Task
 
 T = TypeVar("T")
@@ -391,15 +392,8 @@ def write(path: Path, config: Train, about: Mapping[str, Any]) -> None:
     values = {**plain(config), "about": dict(about)}
     text = yaml.dump(values, Dumper=dumper, sort_keys=False, width=110)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with put_in_place(path) as aside:
+        aside.write_text(text, encoding="utf-8")
 
 
 def about() -> dict[str, Any]:

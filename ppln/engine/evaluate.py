@@ -12,7 +12,6 @@ import hashlib
 import io
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ppln.models.weights import put_in_place
 from ppln.tasks.task import Batch, Task
 
 PREDICTIONS_BYTES = 128 * 2**20
@@ -161,7 +161,8 @@ def write(folder: Path, evaluation: Evaluation, about: Mapping[str, Any]) -> Non
         raise ValueError(f"about has {', '.join(taken)}, which results.json has already; rename it")
     text = json.dumps(_plain({**results, **about}), indent=1, allow_nan=False)
     for name, content in {**files, "results.json": text.encode()}.items():
-        _replace(folder / name, content)
+        with put_in_place(folder / name) as aside:
+            aside.write_bytes(content)
     if "predictions.npz" not in files:
         (folder / "predictions.npz").unlink(missing_ok=True)
 
@@ -240,16 +241,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     return value if value is None or isinstance(value, bool | int | str) else str(value)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """The old file or the new one, whole, whatever happens in between."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with aside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ppln.models.weights import put_in_place
+
 
 class Appended:
     """A file that is appended to, at once, and each time in whole or not at all."""
@@ -148,6 +150,5 @@ def png(image: NDArray[np.uint8]) -> bytes:
 def replace(path: Path, content: bytes) -> None:
     """Write a file, in place of what is there: in whole or not at all."""
     path.parent.mkdir(exist_ok=True)
-    aside = path.with_suffix(".part")
-    aside.write_bytes(content)
-    os.replace(aside, path)
+    with put_in_place(path) as aside:
+        aside.write_bytes(content)

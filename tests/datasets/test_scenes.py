@@ -516,3 +516,11 @@ def test_numbers_drawn_ahead_are_the_same(scenes):
 def test_no_two_splits_share_a_key():
     keys = [make(split=split)._draws(STAGE, list(range(50))).keys for split in ("train", "val", "test")]
     assert all(not set(a.tolist()) & set(b.tolist()) for a, b in pairwise([*keys, keys[0]]))
+
+
+def test_a_black_part_of_a_photograph_is_black():
+    pytest.importorskip("skimage")
+    scenes = Scenes("train", size=(64, 64), textures="scikit-image", motion_px=10, length=256)
+    light = scenes.stage([166]).render([0.0, 0.5, 1.0])  # an object cut out of the night sky
+    assert light.isfinite().all()
+    assert (light >= 0).all()

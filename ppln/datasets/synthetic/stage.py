@@ -239,7 +239,8 @@ def _composed(
 def _exposed(reflectance: Tensor, contrast: Tensor, level: Tensor) -> Tensor:
     """Light [B, L, S, S] of that contrast and of that mean [B, L]"""
     light = reflectance ** contrast[..., None, None]
-    return light * (level[..., None, None] / light.mean((2, 3), keepdim=True))
+    # A part of a photograph may be black throughout, and stays so.
+    return light * (level[..., None, None] / light.mean((2, 3), keepdim=True).clamp(min=1e-6))
 
 
 def _planes(draws: Draws, size: tuple[int, int], focal: Tensor, radius: Tensor, depth: Tensor) -> Planes:

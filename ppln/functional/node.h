@@ -305,7 +305,7 @@ inline int64_t blocks_of(const Node& node) {
 }
 
 // One block: `left` elements of a row from `start` on. DENSE: the block is full and its elements are neighbours,
-// so that no load or store has to ask; that alone makes the whole a sixth faster.
+// so that no load or store has to ask.
 template <bool DENSE, typename stored, typename result, typename real, typename V>
 INLINE void run_block(const Node& node, int n, int64_t batch, int64_t row, int64_t start, int64_t left, V* at,
                       double* d_t) {

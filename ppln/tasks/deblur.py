@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ppln.datasets.synthetic.scenes import Sample, Scenes
-from ppln.events.events import whole
 from ppln.metrics import PEAK, nrmse, psnr, ssim, to_uint8
 from ppln.models.unet import EVENT_CHANNELS
 from ppln.tasks import pictures
-from ppln.tasks.task import Batch, Source, Task, draw_times, length_of, pick
+from ppln.tasks.task import Batch, Source, Task, check_data, draw_times, length_of, pick
 
 FRAMES = EVENT_CHANNELS // 2 + 1
 
@@ -57,15 +56,7 @@ class Deblur(Task):
     """Another seed, other scenes."""
 
     def __post_init__(self) -> None:
-        if self.data != "scenes":
-            raise ValueError(f"data is {self.data!r}; there is: scenes")
-        for name in ("height", "width"):
-            whole(name, getattr(self, name), least=16)
-        for name in ("train_samples", "val_samples", "test_samples", "times_per_sample", "substeps"):
-            whole(name, getattr(self, name), least=1)
-        whole("data_seed", self.data_seed, least=0)
-        if self.times_per_sample > FRAMES:
-            raise ValueError(f"times_per_sample is {self.times_per_sample}; give 1 to {FRAMES}")
+        check_data(self, "scenes", "substeps", frames=FRAMES)
         if not 0 <= self.motion_px < math.inf:
             raise ValueError(f"motion_px is {self.motion_px}; give a finite number, 0 or more")
 

@@ -25,11 +25,10 @@ from torch import Tensor, nn
 
 from ppln import geometry
 from ppln.datasets.synthetic.people import People, Sample
-from ppln.events.events import whole
 from ppln.metrics import mpjpe
 from ppln.models.pose import FRAMES
 from ppln.tasks import pictures
-from ppln.tasks.task import Batch, Source, Task, draw_times, length_of, pick
+from ppln.tasks.task import Batch, Source, Task, check_data, draw_times, length_of, pick
 
 CAMERAS = (2, 3)  # by DHP19's numbers
 CONFIDENCE = 0.3
@@ -74,15 +73,7 @@ class Pose(Task):
     """Another seed, other people."""
 
     def __post_init__(self) -> None:
-        if self.data != "people":
-            raise ValueError(f"data is {self.data!r}; there is: people")
-        for name in ("height", "width"):
-            whole(name, getattr(self, name), least=16)
-        for name in ("train_samples", "val_samples", "test_samples", "times_per_sample", "substeps"):
-            whole(name, getattr(self, name), least=1)
-        whole("data_seed", self.data_seed, least=0)
-        if self.times_per_sample > FRAMES:
-            raise ValueError(f"times_per_sample is {self.times_per_sample}; give 1 to {FRAMES}")
+        check_data(self, "people", "substeps", frames=FRAMES)
         if not 0 < self.sigma_px < math.inf:
             raise ValueError(f"sigma_px is {self.sigma_px}; give a finite number above 0")
 

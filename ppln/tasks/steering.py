@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ppln.datasets.synthetic.driving import ROWS, SAMPLES, Driving, Group
-from ppln.events.events import whole
 from ppln.metrics import rmse
 from ppln.tasks import pictures
-from ppln.tasks.task import Batch, Source, Task, length_of, pick
+from ppln.tasks.task import Batch, Source, Task, check_data, length_of, pick
 
 _Angles = NDArray[np.float32]
 _PLOT = 260  # columns of a plot
@@ -57,13 +56,7 @@ class Steering(Task):
     """Another seed, other drives."""
 
     def __post_init__(self) -> None:
-        if self.data != "driving":
-            raise ValueError(f"data is {self.data!r}; there is: driving")
-        for name in ("height", "width"):
-            whole(name, getattr(self, name), least=16)
-        for name in ("train_samples", "val_samples", "test_samples", "samples_per_drive"):
-            whole(name, getattr(self, name), least=1)
-        whole("data_seed", self.data_seed, least=0)
+        check_data(self, "driving", "samples_per_drive")
         if SAMPLES % self.samples_per_drive:
             raise ValueError(
                 f"samples_per_drive is {self.samples_per_drive}; give a number that divides {SAMPLES}"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ppln.datasets.synthetic.draws import Draws
+from ppln.events.events import whole
 
 SPLITS = ("train", "val", "test")
 TIMES = 1  # what random numbers of a run are drawn for; its order of samples has none of these
@@ -98,3 +99,16 @@ def draw_times(some: int, of: int, x: Tensor, positions: Tensor | None, seed: in
 def pick(values: Tensor, rows: Tensor) -> Tensor:
     """Of values [B, N, ...] those at rows [B, T] -> [B, T, ...]"""
     return values[torch.arange(len(values), device=values.device)[:, None], rows]
+
+
+def check_data(task: Any, data: str, *counts: str, frames: int | None = None) -> None:
+    """The settings that all tasks have, and `counts`, which are 1 or more. frames: at most as many times."""
+    if task.data != data:
+        raise ValueError(f"data is {task.data!r}; there is: {data}")
+    for name in ("height", "width"):
+        whole(name, getattr(task, name), least=16)
+    for name in (*(f"{split}_samples" for split in SPLITS), *counts):
+        whole(name, getattr(task, name), least=1)
+    whole("data_seed", task.data_seed, least=0)
+    if frames is not None and not 1 <= whole("times_per_sample", task.times_per_sample) <= frames:
+        raise ValueError(f"times_per_sample is {task.times_per_sample}; give 1 to {frames}")

@@ -1,7 +1,6 @@
 """Deblurring: a blurry frame and its events -> the sharp frame at any time in the exposure.
 
-All networks take x [B, 27, H, W]: channels 0..25 are the events, 13 equal time bins x (positive, negative)
-counts; channel 26, the LAST, is the blurry frame. They give [B, 1, H, W], or [B, T, 1, H, W] for t [B, T].
+What they take and give is told in deblurrer.py.
 
 Dimensions: B batch, T time stamps, C channels, H x W image.
 """
@@ -15,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ppln.models.deblurrer import EVENT_CHANNELS, Deblurrer
 from ppln.models.layout import crop, fold, interpolate, pad, repeat, unit_times
 from ppln.nn import PPConv2d, PPConvTranspose2d
 
-EVENT_CHANNELS = 26
-_STRIDE = 16  # of the four layers that go down
+STRIDE = 16  # of the four layers that go down
 
 
-class _UNet(nn.Module):
+class UNet(nn.Module):
     """Four strided 5x5 layers down, two residual pairs, four transposed 5x5 layers up, one 1x1 layer.
 
     The layers are all PP layers, to be given t, or all plain ones. One BatchNorm serves the four layers
@@ -69,7 +68,7 @@ class _UNet(nn.Module):
         return y
 
 
-class DeblurPPLN(_UNet):
+class DeblurPPLN(UNet, Deblurrer):
     """The paper's U-Net, in which every layer is a PP layer. t is in [0, 1].
 
     mean: "regressed": every layer predicts the mean of its potentials over time. "observed": the mean of the
@@ -102,38 +101,41 @@ class DeblurPPLN(_UNet):
         )
         self.mean = mean
 
-    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        padded = pad(x, _STRIDE)
+    def decode(self, code: Tensor, t: Tensor | float) -> Tensor:
+        padded = pad(code, STRIDE)
         mean = padded[:, -1:] if self.mean == "observed" else None
-        return crop(self.head(self.features(padded, t), t, mean), x)
+        return crop(self.head(self.features(padded, t), t, mean), code)
 
 
-class DeblurUNet(_UNet):
+class DeblurUNet(UNet, Deblurrer):
     """The paper's baseline, plain and three times as wide. It never sees t: one image for all times."""
 
     def __init__(self, *, width: int = 192) -> None:
         super().__init__(EVENT_CHANNELS + 1, 1, width)
 
-    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        return repeat(crop(self.head(self.features(pad(x, _STRIDE))), x), t)
+    def encode(self, x: Tensor) -> Tensor:
+        return crop(self.head(self.features(pad(x, STRIDE))), x)
+
+    def decode(self, code: Tensor, t: Tensor | float) -> Tensor:
+        return repeat(code, t)
 
 
-class DeblurUNetT(_UNet):
+class DeblurUNetT(UNet, Deblurrer):
     """The plain U-Net told the time: t in [0, 1] is an image of its own, after the blurry frame."""
 
     def __init__(self, *, width: int = 192) -> None:
         super().__init__(EVENT_CHANNELS + 2, 1, width)
         self.in_channels = EVENT_CHANNELS + 1  # of x; t is added here
 
-    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        times = unit_times(t, x)
-        images = repeat(pad(x, _STRIDE), times)  # [B, (T,) 27, H, W]
-        clock = times.to(x.dtype)[..., None, None, None].expand(*images.shape[:-3], 1, *images.shape[-2:])
+    def decode(self, code: Tensor, t: Tensor | float) -> Tensor:
+        times = unit_times(t, code)
+        images = repeat(pad(code, STRIDE), times)  # [B, (T,) 27, H, W]
+        clock = times.to(code.dtype)[..., None, None, None].expand(*images.shape[:-3], 1, *images.shape[-2:])
         y = fold(lambda x: self.head(self.features(x)), torch.cat([images, clock], -3))
-        return crop(y, x)
+        return crop(y, code)
 
 
-class DeblurUNet14(_UNet):
+class DeblurUNet14(UNet, Deblurrer):
     """The plain U-Net with an output for each of `frames` time stamps, linspace(0, 1, frames).
 
     Between those it is interpolated linearly.
@@ -144,6 +146,8 @@ class DeblurUNet14(_UNet):
             raise ValueError(f"frames must be at least 2, got {frames}")
         super().__init__(EVENT_CHANNELS + 1, frames, width)
 
-    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        frames = crop(self.head(self.features(pad(x, _STRIDE))), x)
-        return interpolate(frames[:, :, None], t)
+    def encode(self, x: Tensor) -> Tensor:
+        return crop(self.head(self.features(pad(x, STRIDE))), x)[:, :, None]
+
+    def decode(self, code: Tensor, t: Tensor | float) -> Tensor:
+        return interpolate(code, t)

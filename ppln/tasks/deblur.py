@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ppln.datasets.synthetic.scenes import Sample, Scenes
 from ppln.metrics import PEAK, nrmse, psnr, ssim, to_uint8
-from ppln.models.unet import EVENT_CHANNELS
+from ppln.models.deblurrer import EVENT_CHANNELS
 from ppln.tasks import pictures
 from ppln.tasks.task import Batch, Source, Task, check_data, draw_times, length_of, pick
 

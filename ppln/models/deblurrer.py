@@ -1,0 +1,51 @@
+"""What all deblurring networks share: their input, and a first part that does not depend on t.
+
+They take x [B, 27, H, W]: channels 0..25 are the events, 13 equal time bins x (positive, negative) counts;
+channel 26, the LAST, is the blurry frame, 0 to 1, linear in light. They give the sharp frame at t,
+[B, 1, H, W], or [B, T, 1, H, W] for t [B, T].
+
+Dimensions: B batch, T time stamps, K bins of time, H x W image.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+BINS = 13
+EVENT_CHANNELS = 2 * BINS  # of x; the blurry frame follows
+
+
+class Deblurrer(nn.Module, ABC):
+    """decode(encode(x), t): any number of frames cost one `encode`.
+
+    A network all of which depends on t has nothing to encode, and decodes x itself.
+    """
+
+    def encode(self, x: Tensor) -> Any:
+        """x [B, 27, H, W] -> what `decode` needs of it: a tensor, or a tuple of tensors, each [B, ...]"""
+        return x
+
+    @abstractmethod
+    def decode(self, code: Any, t: Tensor | float) -> Tensor:
+        """The sharp frames: t a number or [B] -> [B, 1, H, W]; t [B, T] -> [B, T, 1, H, W]"""
+
+    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
+        return self.decode(self.encode(x), t)
+
+
+def signed_count(x: Tensor) -> Tensor:
+    """How many more positive than negative events there were since time 0 -> [B, K + 1, 1, H, W]
+
+    at linspace(0, 1, K + 1); layout.interpolate gives it at other times, as if events were spread evenly
+    within their bins.
+    """
+    events = x[:, :EVENT_CHANNELS].unflatten(1, (BINS, 2))
+    return F.pad((events[:, :, :1] - events[:, :, 1:]).cumsum(1), (0, 0, 0, 0, 0, 0, 1, 0))
+
+
+def grid(like: Tensor, frames: int = BINS + 1) -> Tensor:
+    """The times of the protocol's frames, linspace(0, 1, frames), for every sample -> [B, frames]"""
+    return torch.linspace(0, 1, frames, device=like.device).expand(len(like), -1)

@@ -85,7 +85,7 @@ def _ablations(network: str, optimizer: Settings, task: Settings | None = None) 
     }
 
 
-def _shipped(network: str, task: Settings, optimizer: Settings, every: int) -> Recipe:
+def _shipped(network: str, task: Settings, optimizer: Settings, every: int, compile: bool = True) -> Recipe:
     return Recipe(
         f"the {network} that comes with the package; minutes on a large GPU",
         {
@@ -94,7 +94,7 @@ def _shipped(network: str, task: Settings, optimizer: Settings, every: int) -> R
             "optimizer": {"schedule": "cosine", "warmup_steps": 200, "ema": 0.999, **optimizer},
             "machine": {
                 "precision": "bf16",
-                "compile": True,
+                "compile": compile,
                 "channels_last": True,
                 "keep_samples": True,
             },
@@ -105,6 +105,13 @@ def _shipped(network: str, task: Settings, optimizer: Settings, every: int) -> R
 
 RECIPES: dict[str, dict[str, Recipe]] = {
     "deblur": {
+        "shipped": _shipped(
+            "deblur-ppln-head-small",
+            {},
+            {"learning_rate": 1e-3, "batch": 48, "steps": 8000},
+            every=2000,
+            compile=False,
+        ),
         "small": _small(
             "deblur-ppln",
             {

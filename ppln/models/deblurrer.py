@@ -48,4 +48,4 @@ def signed_count(x: Tensor) -> Tensor:
 
 def grid(like: Tensor, frames: int = BINS + 1) -> Tensor:
     """The times of the protocol's frames, linspace(0, 1, frames), for every sample -> [B, frames]"""
-    return torch.linspace(0, 1, frames, device=like.device).expand(len(like), -1)
+    return torch.linspace(0, 1, frames, device=like.device).expand(like.shape[0], -1)

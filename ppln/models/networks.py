@@ -3,11 +3,17 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ppln.models.deblursr import DeblurSR
+from ppln.models.ecir import DeblurECIR
+from ppln.models.edi import DeblurEDI
+from ppln.models.eslnet import DeblurESLNet, DeblurESLNetPP
+from ppln.models.head import DeblurPPLNHead
 from ppln.models.pose import PoseCalabrese, PoseCalabreseMod, PosePPLN
 from ppln.models.steering import SteeringHu, SteeringHuMod, SteeringPPLN
 from ppln.models.unet import DeblurPPLN, DeblurUNet, DeblurUNet14, DeblurUNetT
@@ -20,7 +26,7 @@ class Network(NamedTuple):
 
     @property
     def summary(self) -> str:
-        return (self.make.__doc__ or "").partition("\n")[0]
+        return (getattr(self.make, "func", self.make).__doc__ or "").partition("\n")[0]
 
 
 _BLURRY = (
@@ -35,8 +41,17 @@ _EVENTS = "x [B, 10, H, W]: ten event frames of one camera, oldest first"
 _LAST = "x [B, 1, H, W]: the most recent event frame of one camera"
 _MAPS = "[B, T, 13, H, W]: a heat map for each joint at t"
 
+_SMALL: dict[str, Any] = {"width": 32, "channels": 24, "layers": 4, "segments": 6, "plain": "hidden"}
+
 NETWORKS = {
+    "deblur-deblursr": Network(DeblurSR, _BLURRY, _SHARP),
+    "deblur-ecir": Network(DeblurECIR, _BLURRY, _SHARP),
+    "deblur-edi": Network(DeblurEDI, _BLURRY, _SHARP),
+    "deblur-eslnet": Network(DeblurESLNet, _BLURRY, _SHARP),
+    "deblur-eslnet-pp": Network(DeblurESLNetPP, _BLURRY, _SHARP),
     "deblur-ppln": Network(DeblurPPLN, _BLURRY, _SHARP),
+    "deblur-ppln-head": Network(DeblurPPLNHead, _BLURRY, _SHARP),
+    "deblur-ppln-head-small": Network(partial(DeblurPPLNHead, **_SMALL), _BLURRY, _SHARP),
     "deblur-unet-14": Network(DeblurUNet14, _BLURRY, _SHARP),
     "deblur-unet-blind": Network(DeblurUNet, _BLURRY, _SHARP),
     "deblur-unet-t": Network(DeblurUNetT, _BLURRY, _SHARP),

@@ -36,6 +36,7 @@ class UNet(nn.Module):
         conv: Callable[..., nn.Module] = nn.Conv2d,
         conv_transpose: Callable[..., nn.Module] = nn.ConvTranspose2d,
         head: Callable[..., nn.Module] = nn.Conv2d,
+        norm: bool = True,
     ) -> None:
         super().__init__()
         self.in_channels = in_channels
@@ -43,7 +44,7 @@ class UNet(nn.Module):
         self.encoder = nn.ModuleList(conv(a, b, 5, stride=2, padding=2) for a, b in pairwise(sizes))
         deep = sizes[-1]
         self.bottleneck = nn.ModuleList(conv(deep, deep, 3, padding=1, bias=False) for _ in range(4))
-        self.norm = nn.BatchNorm2d(deep)
+        self.norm = nn.BatchNorm2d(deep) if norm else nn.Identity()
         # But for the first, what comes up is joined by the encoder's output of the same size.
         joined = [(deep, 4 * width), (8 * width, 2 * width), (4 * width, width), (2 * width, width // 2)]
         options = {"stride": 2, "padding": 2, "output_padding": 1, "bias": False}

@@ -10,6 +10,7 @@ Dimensions: B samples, T time stamps, H x W image.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -18,12 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ppln.datasets.synthetic.scenes import Sample, Scenes
+from ppln.datasets.windows import Windows
 from ppln.metrics import PEAK, nrmse, psnr, ssim, to_uint8
-from ppln.models.deblurrer import EVENT_CHANNELS
+from ppln.models.deblurrer import BINS
 from ppln.tasks import pictures
 from ppln.tasks.task import Batch, Source, Task, check_data, draw_times, length_of, pick
 
-FRAMES = EVENT_CHANNELS // 2 + 1
+FRAMES = BINS + 1
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,10 @@ class Deblur(Task):
     models: ClassVar[str] = "deblur-"
     metrics: ClassVar[Mapping[str, str]] = {"psnr": "higher", "ssim": "higher", "nrmse": "lower"}
 
-    data: Literal["scenes"] = "scenes"
-    """The data set. scenes: made on the fly, textured surfaces that move."""
+    data: Literal["scenes", "windows"] = "scenes"
+    """The data set. scenes: made on the fly, textured surfaces that move. windows: `folder`."""
+    folder: Path | None = None
+    """Windows of real recordings that `ppln prepare` wrote: HQF, or others to evaluate on."""
     height: int = 128
     """Rows of a picture."""
     width: int = 128
@@ -48,19 +52,42 @@ class Deblur(Task):
     """How many of the 14 frames a training step compares, others each time. Evaluation takes all."""
     textures: str = "made"
     """What surfaces look like: "made", "scikit-image", a folder of pictures, or several with "+" between."""
-    motion_px: float = 20.0
+    motion_px: float = 80.0
     """How far things move in the exposure, at most."""
-    substeps: int = 4
+    substeps: int = 8
     """How often light is drawn from frame to frame; raise it with motion_px."""
+    davis: bool = True
+    """Scenes' frames have the faults of a DAVIS's: their own exposure, levels, a fixed pattern."""
+    test_times: int = 14
+    """Sharp frames of a test scene: 14, or 27 or 53, most of which no network was trained for."""
     data_seed: int = 0
     """Another seed, other scenes."""
 
     def __post_init__(self) -> None:
-        check_data(self, "scenes", "substeps", frames=FRAMES)
+        check_data(self, ("scenes", "windows"), "substeps", frames=FRAMES)
+        if (self.data == "windows") != (self.folder is not None):
+            raise ValueError(
+                f"data is {self.data!r} and folder is {str(self.folder)!r}; windows need the folder that "
+                "`ppln prepare` wrote, and scenes have none"
+            )
+        steps, rest = divmod(self.test_times - 1, BINS)
+        if rest or steps < 1 or self.substeps % steps:
+            raise ValueError(
+                f"test_times is {self.test_times}; give 14, or k x 13 + 1 where k divides substeps, "
+                f"{self.substeps}"
+            )
         if not 0 <= self.motion_px < math.inf:
             raise ValueError(f"motion_px is {self.motion_px}; give a finite number, 0 or more")
 
     def source(self, split: str) -> Source:
+        if self.folder is not None:
+            windows = Windows(self.folder, split)
+            if windows.frames != FRAMES:
+                raise ValueError(
+                    f"folder is {self.folder}, whose blurry frames are of {windows.frames}; "
+                    f"prepare it with {FRAMES}"
+                )
+            return windows
         return Scenes(
             split,
             size=(self.height, self.width),
@@ -69,29 +96,39 @@ class Deblur(Task):
             substeps=self.substeps,
             textures=self.textures,
             motion_px=self.motion_px,
+            davis=self.davis,
+            between=(self.test_times - 1) // BINS if split == "test" else 1,
             seed=self.data_seed,
         )
 
     def batch(self, samples: Sample, positions: Tensor | None, seed: int) -> Batch:
         x = torch.cat([samples.histogram, samples.blurry], 1)  # [B, 27, H, W]
-        rows = draw_times(self.times_per_sample, FRAMES, x, positions, seed)
+        rows = draw_times(self.times_per_sample, samples.times.shape[1], x, positions, seed)
         return Batch(x, pick(samples.times, rows), pick(samples.sharp, rows)[:, :, None], {})
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
         return (prediction.float() - batch.target).abs().mean()
 
     def judge(self, prediction: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Means over a sample's frames. l1 is the loss, of frames that are not rounded."""
+        """Means over a sample's frames. l1 is the loss, of frames that are not rounded.
+
+        psnr_unseen: of those at times that no training frame has.
+        """
         found, true = (to_uint8(frames[:, :, 0].float() * PEAK) for frames in (prediction, batch.target))
+        decibels = psnr(found, true)  # [B, T]
+        between = max(1, (decibels.shape[1] - 1) // BINS)
+        unseen = torch.arange(decibels.shape[1], device=decibels.device) % between > 0
         return {
-            "psnr": psnr(found, true).mean(1),
+            "psnr": decibels.mean(1),
+            **({"psnr_unseen": decibels[:, unseen].mean(1)} if between > 1 else {}),
             "ssim": ssim(found, true).mean(1),
             "nrmse": nrmse(found, true).mean(1),
             "l1": (prediction.double() - batch.target).abs().mean((1, 2, 3, 4)),
         }
 
     def summarize(self, columns: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
-        return {name: float(columns[name].mean()) for name in (*self.metrics, "l1")}
+        names = (*self.metrics, "l1", *({"psnr_unseen"} & columns.keys()))
+        return {name: float(columns[name].mean()) for name in names}
 
     def picture(self, prediction: Tensor, batch: Batch) -> NDArray[np.uint8]:
         """Two samples, side by side; of each, what is given and the first, middle and last time.

@@ -73,7 +73,7 @@ class Pose(Task):
     """Another seed, other people."""
 
     def __post_init__(self) -> None:
-        check_data(self, "people", "substeps", frames=FRAMES)
+        check_data(self, ("people",), "substeps", frames=FRAMES)
         if not 0 < self.sigma_px < math.inf:
             raise ValueError(f"sigma_px is {self.sigma_px}; give a finite number above 0")
 

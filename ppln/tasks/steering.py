@@ -56,7 +56,7 @@ class Steering(Task):
     """Another seed, other drives."""
 
     def __post_init__(self) -> None:
-        check_data(self, "driving", "samples_per_drive")
+        check_data(self, ("driving",), "samples_per_drive")
         if SAMPLES % self.samples_per_drive:
             raise ValueError(
                 f"samples_per_drive is {self.samples_per_drive}; give a number that divides {SAMPLES}"

@@ -101,10 +101,10 @@ def pick(values: Tensor, rows: Tensor) -> Tensor:
     return values[torch.arange(len(values), device=values.device)[:, None], rows]
 
 
-def check_data(task: Any, data: str, *counts: str, frames: int | None = None) -> None:
+def check_data(task: Any, data: tuple[str, ...], *counts: str, frames: int | None = None) -> None:
     """The settings that all tasks have, and `counts`, which are 1 or more. frames: at most as many times."""
-    if task.data != data:
-        raise ValueError(f"data is {task.data!r}; there is: {data}")
+    if task.data not in data:
+        raise ValueError(f"data is {task.data!r}; there is: {', '.join(data)}")
     for name in ("height", "width"):
         whole(name, getattr(task, name), least=16)
     for name in (*(f"{split}_samples" for split in SPLITS), *counts):

@@ -112,8 +112,8 @@ def test_random_cameras_and_their_noise_do_not_depend_on_the_batch(monkeypatch):
         torch.tensor([getattr(c, name) for c in cameras]) for name in ("threshold_on", "threshold_off")
     )
     assert on.min() >= 0.1
-    assert on.max() <= 0.35
-    assert on.log().std() == pytest.approx(math.log(3.5) / 12**0.5, rel=0.15)
+    assert on.max() <= 0.5
+    assert on.log().std() == pytest.approx(math.log(5) / 12**0.5, rel=0.15)
     assert (off / on).log().abs().max() <= math.log(1.25) + 1e-6
 
 
@@ -158,13 +158,13 @@ def assert_agreement(light: torch.Tensor, counts: torch.Tensor) -> None:
 
 
 def test_events_agree_with_the_light_at_every_frame(scenes, batch):
-    assert_agreement(scenes.stage(range(8)).render(scenes.steps), batch.histogram)
+    assert_agreement(scenes.stage(range(8)).render(scenes.drawn), batch.histogram)
 
 
 def test_frames_saturate_and_events_see_beyond(scenes, monkeypatch):
     render = Stage.render
     monkeypatch.setattr(Stage, "render", lambda self, times: 30 * render(self, times))
-    light = scenes.stage(range(3)).render(scenes.steps)
+    light = scenes.stage(range(3)).render(scenes.drawn)
     sample = scenes.batch(range(3))
     assert torch.allclose(sample.sharp, light[:, ::4].clamp(max=1), atol=1e-5)
     assert (light > 1).double().mean() > 0.5
@@ -189,15 +189,32 @@ def test_a_recording_is_the_same_scene(scenes, batch):
     assert blurry.frames.exposure.tolist() == [[0, 520_000]]
 
 
-def test_fine_blur_is_the_mean_of_all_drawings(scenes, batch):
-    fine = make(camera=IDEAL, fine_blur=True)
-    light = scenes.stage([1]).render(scenes.steps)
-    assert torch.equal(fine[1].blurry, light.clamp(max=1).mean(1))
-    assert torch.equal(fine[1].sharp, batch.sharp[1])
-    difference = (fine[1].blurry - batch.blurry[1]).abs().mean()
-    assert 0 < difference < (batch.sharp[1] - batch.blurry[1]).abs().mean() / 4
-    images = fine.recording(1, blurry=True).frames.images
-    assert torch.equal(torch.from_numpy(images), (fine[1].blurry * 255).round().to(torch.uint8))
+def test_more_sharp_frames_are_of_the_same_scene(scenes, batch):
+    more = make(camera=IDEAL, between=4)[1]
+    assert more.sharp.shape[0] == 53
+    assert torch.equal(more.sharp[::4], batch.sharp[1])
+    assert torch.equal(more.blurry, batch.blurry[1])
+    assert torch.equal(more.histogram, batch.histogram[1])
+    assert torch.equal(more.times, torch.linspace(0, 1, 53))
+    with pytest.raises(ValueError, match="between is 3, which does not divide substeps, 4"):
+        make(between=3)
+
+
+def test_a_davis_shows_a_scene_a_little_later_than_its_stamp_says():
+    scenes = make(camera=IDEAL, davis=True, substeps=8)
+    part = float(scenes._davis([2]).exposure)
+    recording = scenes.recording(2)
+    t = recording.frames.t
+    assert recording.frames.exposure.tolist() == [[k, k + round(part * 40_000)] for k in t]
+    light = scenes.stage([2]).render(scenes.drawn)
+    assert light.shape[1] == 13 * 8 + 6 + 1
+    assert_agreement(light[:, : 13 * 8 + 1 : 2], scenes.batch([2]).histogram)
+    sample = scenes.batch([2])
+    assert torch.equal(
+        torch.from_numpy(recording.frames.images), (sample.sharp[0] * 255).round().to(torch.uint8)
+    )
+    blurry = scenes.recording(2, blurry=True).frames.images
+    assert torch.equal(torch.from_numpy(blurry), (sample.blurry[0] * 255).round().to(torch.uint8))
 
 
 def test_a_scene_that_stands_still(scenes):
@@ -427,11 +444,16 @@ def studio_of(scenes: Scenes) -> _Studio:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"camera": IDEAL, "fine_blur": True}, {"camera": EventCamera(shot_noise_hz=9, resolution_us=7)}],
+    [
+        {},
+        {"camera": IDEAL, "davis": True, "substeps": 2},
+        {"camera": EventCamera(shot_noise_hz=9, resolution_us=7)},
+    ],
 )
 def test_the_way_of_a_gpu_gives_the_same_and_never_waits(scenes, options):
     """The work of a GPU, on the CPU. What does not wait, and is as much for any batch, can be captured."""
-    mine, few, more = make(frames=4, substeps=3, window_us=100_003, **options), [3, 0, 6], torch.arange(5)
+    small = {"frames": 4, "substeps": 3, "window_us": 100_003}
+    mine, few, more = make(**(small | options)), [3, 0, 6], torch.arange(5)
     mine.textures = scenes.textures  # made already
     expected, studio, indices = mine.batch(few), studio_of(mine), torch.tensor(few)
     studio(indices)  # constants are copied to a device once

@@ -11,7 +11,7 @@ import ppln
 from ppln.tasks import TASKS, Batch, Deblur
 from ppln.tasks.task import draw_times
 
-SMALL = Deblur(height=24, width=32, train_samples=6, val_samples=3, test_samples=4, substeps=2)
+SMALL = Deblur(height=24, width=32, train_samples=6, val_samples=3, test_samples=4, substeps=2, davis=False)
 
 
 @pytest.fixture(scope="module")
@@ -161,3 +161,29 @@ def test_the_picture(samples):
 def test_settings_that_cannot_be(setting, message):
     with pytest.raises(ValueError, match=message):
         replace(SMALL, **setting)
+
+
+def test_frames_at_times_that_no_training_frame_has():
+    task = replace(SMALL, test_times=27)
+    samples = task.source("test").batch([0])
+    batch = task.batch(samples, None, seed=0)
+    assert batch.target.shape[:2] == (1, 27)
+    assert task.source("val").between == 1
+    prediction = batch.target.clone()
+    prediction[:, 1::2] += 0.5  # wrong only in between
+    columns = task.judge(prediction, batch)
+    assert columns["psnr_unseen"].item() < 20 < columns["psnr"].item()
+    found = task.summarize({name: column.numpy() for name, column in columns.items()})
+    assert found["psnr_unseen"] == columns["psnr_unseen"].item()
+    assert "psnr_unseen" not in SMALL.judge(*[flat_batch([[1.0] * 14]).target, flat_batch([[1.0] * 14])])
+
+
+def test_bad_settings():
+    with pytest.raises(
+        ValueError, match=r"test_times is 53; give 14, or k x 13 \+ 1 where k divides substeps"
+    ):
+        replace(SMALL, test_times=53)
+    with pytest.raises(ValueError, match="data is 'windows' and folder is 'None'; windows need the folder"):
+        Deblur(data="windows")
+    with pytest.raises(ValueError, match="scenes have none"):
+        Deblur(folder="data/hqf")

@@ -9,9 +9,10 @@
 What a scene is made of is told in stage.py. Random numbers follow from (seed, split, index): on a CPU a
 sample is the same, to the bit, in any batch and process; on other devices it is the same up to rounding.
 
-Values are linear in light: twice the value is twice the light. Frames saturate at 1, as a camera's do; the
-events see beyond. Light is drawn `substeps` times for each frame, and its logarithm runs in straight lines in
-between. With 14 frames, 4 substeps and a motion_px of 20 no step is longer than a pixel.
+Values are linear in light: twice the value is twice the light. Frames saturate, as a camera's do; the events
+see beyond. frames.py tells what frames a camera takes of the light. Light is drawn `substeps` times for each
+frame, and its logarithm runs in straight lines in between. With 14 frames, 4 substeps and a motion_px of 20
+no step is longer than a pixel.
 
 Dimensions: B scenes, H rows, W columns.
 """
@@ -28,6 +29,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ppln.datasets.synthetic.draws import Draws
+from ppln.datasets.synthetic.frames import Davis, draw_davis, drawings_after, take
 from ppln.datasets.synthetic.stage import Looks, Stage, make_props, paint, set_stage, write_script
 from ppln.datasets.synthetic.textures import MADE, Textures
 from ppln.events.camera import EventCamera, Traits, send
@@ -36,7 +38,7 @@ from ppln.events.events import Sensor, whole
 from ppln.events.recording import Frames, Recording
 from ppln.events.simulate import at_once, simulate_events, simulate_histogram
 
-STAGE, CAMERA, NOISE = range(3)  # what random numbers are drawn for
+STAGE, CAMERA, NOISE, FRAMES = range(4)  # what random numbers are drawn for
 # Of the cameras that are drawn. No low pass: its delay is nothing beside the time between two drawings.
 NOISIEST = EventCamera(shot_noise_hz=1.0, bandwidth_hz=None)
 
@@ -44,10 +46,10 @@ NOISIEST = EventCamera(shot_noise_hz=1.0, bandwidth_hz=None)
 class Sample(NamedTuple):
     """What a network is given, and what it should find. A single scene has no dimension B."""
 
-    sharp: Tensor  # [B, frames, H, W] of 0 to 1
+    sharp: Tensor  # [B, F, H, W] of 0 to 1; F is `frames`, or with `between` more
     blurry: Tensor  # [B, 1, H, W] the mean of the sharp frames
     histogram: Tensor  # [B, 2 (frames - 1), H, W] counts of events, (positive, negative) for each interval
-    times: Tensor  # [B, frames] from 0 to 1
+    times: Tensor  # [B, F] from 0 to 1
 
 
 class Scenes(Dataset[Sample]):
@@ -55,9 +57,11 @@ class Scenes(Dataset[Sample]):
 
     textures    what surfaces look like: see textures.Textures
     motion_px   how far things move in the window, at most: see stage.py. Raise substeps with it.
-    camera      None: another for each scene, with thresholds of 0.1 to 0.35 and some noise
+    camera      None: another for each scene, with thresholds of 0.1 to 0.5 and some noise
+    davis       frames have the faults of a DAVIS's, others in each scene: see frames.py
+    between     so many sharp frames from one to the next of those whose mean is the blurry frame: with 4,
+                there are 53 of them, and 14 blur. It divides substeps.
     window_us   the time from the first frame to the last
-    fine_blur   the blurry frame is the mean of all that is drawn, substeps too, not of the sharp frames
     """
 
     def __init__(
@@ -73,7 +77,8 @@ class Scenes(Dataset[Sample]):
         motion_px: float = 20.0,
         camera: EventCamera | None = None,
         window_us: int = 520_000,
-        fine_blur: bool = False,
+        davis: bool = False,
+        between: int = 1,
     ) -> None:
         try:
             height, width = (whole("size", n, least=16) for n in size)
@@ -85,11 +90,15 @@ class Scenes(Dataset[Sample]):
         self.size = Sensor(height, width)
         self.frames, self.substeps = whole("frames", frames, least=2), whole("substeps", substeps, least=1)
         self.length, self.motion_px = whole("length", length, least=1), float(motion_px)
-        self.camera, self.fine_blur = camera, fine_blur
+        self.camera, self.davis, self.between = camera, davis, whole("between", between, least=1)
+        if self.substeps % self.between:
+            raise ValueError(f"between is {between}, which does not divide substeps, {substeps}")
         steps = (self.frames - 1) * self.substeps
         self.window_us = whole("window_us", window_us, least=steps)
-        self.steps = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
-        self.steps_us = (self.steps * self.window_us).round().long().numpy()
+        after = drawings_after(self.substeps) if davis else 0
+        self.drawn = torch.linspace(0, 1, steps + after + 1, dtype=torch.float64)  # the time of the stage
+        steps_us = torch.linspace(0, self.window_us, steps + 1, dtype=torch.float64)  # the camera's
+        self.steps_us = steps_us.round().long().numpy()
         resolution = torch.tensor([camera.resolution_us if camera else 1])
         self.clock = Clock.of(torch.from_numpy(self.steps_us)[None], resolution, self.frames - 1)
         # As large as the pictures, or where these are larger than 1024, mirrored at the ends.
@@ -116,32 +125,35 @@ class Scenes(Dataset[Sample]):
         if len(indices) > 1:
             # One fills the cache, so several at once are no faster; and one has the same bits in any batch.
             return Sample(*map(torch.stack, zip(*(self[i] for i in indices), strict=True)))
-        light = self.stage(indices).render(self.steps)
+        light = self.stage(indices).render(self.drawn)
         cameras, seeds = self._cameras(indices), self._draws(NOISE, indices).keys
-        histogram = simulate_histogram(light, self.steps_us, cameras, seed=seeds, bins=self.frames - 1)
-        return self._sample(light, histogram)
+        seen = light[:, : len(self.steps_us)]
+        histogram = simulate_histogram(seen, self.steps_us, cameras, seed=seeds, bins=self.frames - 1)
+        return self._sample(light, histogram, indices)
 
     def maker(self, size: int, device: torch.device | str) -> "Maker":
         """A faster `batch` for many batches of one size: see Maker."""
         return Maker(self, size, device)
 
-    def _sample(self, light: Tensor, histogram: Tensor) -> Sample:
-        sharp = light[:, :: self.substeps].clamp(max=1).contiguous()
-        blurry = (light.clamp(max=1) if self.fine_blur else sharp).mean(1, keepdim=True)
-        times = torch.linspace(0, 1, self.frames, device=light.device).expand(len(light), -1)
+    def _sample(self, light: Tensor, histogram: Tensor, indices: list[int] | Tensor) -> Sample:
+        sharp, blurry = take(light, self.frames, self.substeps, self._davis(indices), self.between)
+        times = torch.linspace(0, 1, sharp.shape[1], device=light.device).expand(len(light), -1)
         return Sample(sharp, blurry, histogram, times)
 
     def recording(self, index: int, *, blurry: bool = False) -> Recording:
         """A scene as a camera would have recorded it: events, and the sharp frames or the blurry one."""
-        light = self.stage([index]).render(self.steps)
+        light = self.stage([index]).render(self.drawn)
         cameras, seeds = self._cameras([index]), self._draws(NOISE, [index]).keys
-        (events,) = simulate_events(light, self.steps_us, cameras, seed=seeds)
-        drawn = slice(None, None, 1 if blurry and self.fine_blur else self.substeps)
-        frames, t = light[0, drawn].clamp(max=1), self.steps_us[drawn]
-        exposure = np.stack([t, t], 1)
+        (events,) = simulate_events(light[:, : len(self.steps_us)], self.steps_us, cameras, seed=seeds)
+        davis = self._davis([index])
+        sharp, mean = take(light, self.frames, self.substeps, davis)
+        t = self.steps_us[:: self.substeps]
         if blurry:
-            frames, t, exposure = frames.mean(0, keepdim=True), t[:1], t[None, [0, -1]]
-        images = (frames * 255).round().to(torch.uint8).numpy()
+            frames, t, exposure = mean, t[:1], t[None, [0, -1]]
+        else:
+            part = float(davis.exposure) if davis else 0.0
+            frames, exposure = sharp, np.stack([t, t + round(part * self.window_us / (self.frames - 1))], 1)
+        images = (frames[0] * 255).round().to(torch.uint8).numpy()
         return Recording("synthetic", self.size, events, Frames(images, t, exposure))
 
     def _checked(self, indices: list[int]) -> Tensor:
@@ -155,6 +167,9 @@ class Scenes(Dataset[Sample]):
             indices = self._checked(indices)
         return Draws(self.seed, tuple(MADE).index(self.split), purpose, indices, device=indices.device)
 
+    def _davis(self, indices: list[int] | Tensor) -> Davis | None:
+        return draw_davis(self._draws(FRAMES, indices), self.size) if self.davis else None
+
     def _cameras(self, indices: list[int]) -> EventCamera | list[EventCamera]:
         if self.camera is not None:
             return self.camera
@@ -165,7 +180,7 @@ class Scenes(Dataset[Sample]):
 
 def _draw_cameras(draws: Draws) -> dict[str, Tensor]:
     """What differs from NOISIEST"""
-    on = draws.log_uniform(0.1, 0.35)
+    on = draws.log_uniform(0.1, 0.5)
     return {
         "threshold_on": on,
         "threshold_off": on * draws.log_uniform(0.8, 1.25),
@@ -181,7 +196,7 @@ class _Studio:
 
     def __init__(self, scenes: Scenes, device: torch.device) -> None:
         self.scenes, self.store = scenes, scenes.textures.store(device)
-        self.steps, self.clock = send(scenes.steps, device), scenes.clock.to(device)
+        self.drawn, self.clock = send(scenes.drawn, device), scenes.clock.to(device)
         traits = Traits.of([scenes.camera or NOISIEST])
         self.traits = Traits.split(send(torch.cat(traits, 1), device))
         self.draws = scenes.clock.draws(traits)
@@ -193,9 +208,9 @@ class _Studio:
         script = write_script(draws, scenes.size, scenes.textures, scenes.motion_px)
         looks = Looks(*(part.float() for part in script.looks))
         props = make_props(looks, self.store[script.which], scenes.size)
-        lookup, gain = script.views(self.steps)
+        lookup, gain = script.views(self.drawn)
         light = paint(props, lookup.float(), gain.float())
-        pixels = light.flatten(2)
+        pixels = light[:, : len(scenes.steps_us)].flatten(2)
         step = at_once(len(light), pixels.shape[2], self.draws)
         histogram = count_events(
             (pixels[:, k : k + step + 1] for k in range(0, pixels.shape[1] - 1, step)),
@@ -205,7 +220,7 @@ class _Studio:
             draws=self.draws,
             low_pass=self.low_pass,
         )
-        return scenes._sample(light, histogram.flatten(1, 2).unflatten(2, scenes.size))
+        return scenes._sample(light, histogram.flatten(1, 2).unflatten(2, scenes.size), indices)
 
     def _traits(self, indices: Tensor) -> Traits:
         if self.scenes.camera is not None:

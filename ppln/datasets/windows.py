@@ -1,0 +1,320 @@
+"""Windows of real recordings, for deblurring: sharp frames, their mean, and the events in between.
+
+The protocol of HQF: every F = 14 consecutive frames are a window, without overlap; what is left at the end of
+a recording is left out. The frames are the targets, at linspace(0, 1, F), and their mean is the blurry frame.
+The events with t_first <= t < t_last, of the first and the last frame, are counted in F - 1 equal parts of
+that time, (positive, negative) for each.
+
+    for window in iter_windows("slider_depth.zip"): ...    straight from a recording, of any format
+    windows = Windows("data/hqf", "train")                 from a folder that ppln.datasets.prepare made
+    sample = windows.batch(range(32), "cuda")
+
+A folder holds manifest.json and, of each recording, NAME.h5 with `frames`, `histogram` and `t_us`: the arrays
+of Window, with a first dimension N.
+
+Dimensions: B windows of a batch, N of a recording; F frames of a window, H rows, W columns.
+"""
+
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ppln.datasets import hqf
+from ppln.datasets.synthetic.scenes import Sample
+from ppln.events.camera import send
+from ppln.events.events import Events, Sensor, concatenate, whole
+from ppln.events.io import Header, RecordingError, iter_packets, require
+from ppln.events.recording import Frames
+from ppln.events.representations import histogram
+
+FORMAT, VERSION = "ppln windows", 1
+MANIFEST = "manifest.json"
+SPLITS = ("train", "val", "test")
+PEAK = 255  # of a frame
+
+Protocol = Literal["hqf", "recordings"]
+
+
+class Window(NamedTuple):
+    frames: NDArray[np.uint8]  # [F, H, W] as recorded
+    histogram: NDArray[np.uint16]  # [2 (F - 1), H, W] counts of events, (positive, negative) for each part
+    t_us: NDArray[np.int64]  # [F] the frames' own time stamps
+
+
+def window_histogram(events: Events, bins: int, *, start_us: int, end_us: int) -> Tensor:
+    """Counts of the events with start_us <= t < end_us, others left out -> float32 [2 bins, H, W]."""
+    return histogram(events.between(start_us, end_us), bins, start_us=start_us, end_us=end_us)
+
+
+def make_window(events: Events, images: NDArray[np.uint8], t_us: NDArray[np.int64]) -> Window:
+    """Of frames [F, H, W], their times [F], and events that may reach beyond them."""
+    first, last = int(t_us[0]), int(t_us[-1])
+    counts = window_histogram(events, len(t_us) - 1, start_us=first, end_us=last).numpy()
+    if counts.max(initial=0) > np.iinfo(np.uint16).max:
+        raise ValueError(
+            f"a pixel has {counts.max():.0f} events between two frames, from {first} to {last} us, more than "
+            "uint16 holds; leave hot pixels out"
+        )
+    return Window(images, counts.astype(np.uint16), t_us)
+
+
+def iter_windows(path: Path | str, frames_per_blur: int = hqf.FRAMES_PER_BLUR) -> Iterator[Window]:
+    """The windows of a recording of any format that has events and grey frames.
+
+    It is read twice at a time, for frames and for events, as in many a format all events come first; one
+    window and one packet are held.
+    """
+    path = Path(path)
+    size = whole("frames_per_blur", frames_per_blur, least=2)
+    stream = _EventStream(path)
+    made = events = 0
+    for images, t_us in _groups(path, size, stream.sensor):
+        between = stream.take(int(t_us[0]), int(t_us[-1]))
+        try:
+            window = make_window(between, images, t_us)
+        except ValueError as error:
+            raise RecordingError(f"{path}: {error}") from error
+        yield window
+        made, events = made + 1, events + len(between)
+    if made and not events:
+        raise RecordingError(f"{path}: no event lies between its frames; do both have the same clock?")
+
+
+def _groups(path: Path, size: int, sensor: Sensor) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+    """Frames [F, H, W] and their times [F], `size` at a time."""
+    images: list[NDArray] = []
+    times: list[int] = []
+    number = 0  # of frames so far
+    last: int | None = None
+    for packet in iter_packets(path):
+        if not isinstance(packet, Frames):
+            continue
+        _check_frames(path, packet, sensor)
+        for image, t in zip(packet.images, packet.t.tolist(), strict=True):
+            if last is not None and t < last:
+                raise RecordingError(
+                    f"{path}: t of the frames goes back from {last} to {t} us at frame {number}; "
+                    "ppln.read_recording sorts them: write what it reads with native.write_recording"
+                )
+            images, times, last, number = [*images, image], [*times, t], t, number + 1
+            if len(times) == size:
+                yield np.stack(images), np.array(times, np.int64)
+                images, times = [], []
+    if not number:
+        raise RecordingError(f"{path} holds no frames; give a recording with sharp frames")
+    if number < size:
+        raise RecordingError(
+            f"{path} holds {number} frames, and a window takes {size}; give a longer recording, or a smaller "
+            "frames_per_blur"
+        )
+
+
+def _check_frames(path: Path, frames: Frames, sensor: Sensor) -> None:
+    shape, dtype = frames.images.shape[1:], frames.images.dtype
+    if len(shape) == 3 or dtype != np.uint8:
+        kind = "in colour" if len(shape) == 3 else f"of {dtype}"
+        raise RecordingError(
+            f"{path} holds frames {kind}, and the protocol is for grey ones of uint8; make them so, and "
+            "write the recording with ppln.events.io.native.write_recording"
+        )
+    if shape != tuple(sensor):
+        raise RecordingError(
+            f"{path} holds frames of {shape}, and events of a sensor of {tuple(sensor)}; give a recording "
+            "in which a pixel of both is the same"
+        )
+
+
+class _EventStream:
+    """The events of a recording; windows are taken in order of time, and what lies before is let go."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.packets = path, iter_packets(path)
+        header = next(self.packets)
+        assert isinstance(header, Header)
+        if not header.has_events:
+            raise RecordingError(f"{path} holds no events; give a recording with events and sharp frames")
+        self.sensor, self.held = header.sensor, Events.empty(header.sensor)
+        self.last = 0
+
+    def take(self, start_us: int, end_us: int) -> Events:
+        """Those with start_us <= t < end_us."""
+        parts = [self.held]
+        while self.last < end_us and (packet := next(self.packets, None)) is not None:
+            if not isinstance(packet, Events) or not len(packet):
+                continue
+            if packet.t[0] < self.last:
+                raise RecordingError(
+                    f"{self.path}: t goes back from {self.last} to {packet.t[0]} us between two packets; "
+                    "read it whole, with ppln.read_recording and repair=True, and write that with "
+                    "native.write_recording"
+                )
+            self.last = int(packet.t[-1])
+            if self.last >= start_us:
+                parts.append(packet)
+        events = concatenate(parts)
+        self.held = events[int(np.searchsorted(events.t, end_us)) :]
+        return events.between(start_us, end_us)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a manifest says of a recording."""
+
+    source: str
+    """Name of the file or folder it was made from."""
+    source_bytes: int
+    source_sha256: str
+    """Of a folder: of the names and digests of its files."""
+    height: int
+    width: int
+    windows: int
+    events: int
+    """In all windows."""
+    bytes: int
+    """Of NAME.h5."""
+    sha256: str
+    """Of NAME.h5."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder of windows holds."""
+
+    protocol: Protocol
+    """hqf: with HQF's splits. recordings: any, for evaluation only."""
+    frames_per_blur: int
+    recordings: dict[str, Entry]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest":
+        path = folder / MANIFEST
+        try:
+            content = json.loads(path.read_text())
+            format, version = content["format"], content["version"]
+            if (format, version) != (FORMAT, VERSION):
+                raise ValueError(f"it is {format!r} of version {version}, this ppln reads {VERSION}")
+            if content["protocol"] not in get_args(Protocol):
+                raise ValueError(f"protocol is {content['protocol']!r}")
+            recordings = {name: Entry(**entry) for name, entry in content["recordings"].items()}
+            return cls(content["protocol"], int(content["frames_per_blur"]), recordings)
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"there are no prepared windows in {folder}; run: ppln prepare hqf --raw DIR --out {folder} "
+                "(or ppln prepare recordings, for others than HQF's)"
+            ) from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{path} cannot be used ({error!r}); run ppln prepare into another folder"
+            ) from None
+
+    def text(self) -> str:
+        return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1) + "\n"
+
+
+class Windows:
+    """The windows of a split, from a folder that ppln.datasets.prepare made.
+
+    HQF: "test" are five recordings, "train" the first nine tenths of the other nine and "val" their last
+    (hqf.part). Other recordings are all "test". Files are opened where they are first read, in each process.
+
+    recordings  the names of those with windows in this split
+    missing     the names of those that HQF has in this split and the folder has not
+    """
+
+    def __init__(self, folder: Path | str, split: str) -> None:
+        self.folder, self.split = Path(folder), split
+        if split not in SPLITS:
+            raise ValueError(f"split is {split!r}; give one of {', '.join(SPLITS)}")
+        manifest = Manifest.read(self.folder)
+        is_hqf = manifest.protocol == "hqf"
+        if not is_hqf and split != "test":
+            raise ValueError(
+                f"split is {split!r}, and {self.folder} holds recordings prepared for evaluation only; "
+                "give 'test'"
+            )
+        entries = manifest.recordings
+        sizes = {name: Sensor(entry.height, entry.width) for name, entry in entries.items()}
+        if len(set(sizes.values())) > 1:
+            listed = ", ".join(f"{name} {size.height} x {size.width}" for name, size in sizes.items())
+            raise ValueError(
+                f"{self.folder} holds recordings of several sizes ({listed}); prepare them apart"
+            )
+        parts = {
+            name: hqf.part(name, entry.windows, split) if is_hqf else range(entry.windows)
+            for name, entry in entries.items()
+        }
+        self.parts = {name: part for name, part in parts.items() if len(part)}
+        self.recordings = tuple(self.parts)
+        wanted = (hqf.TEST if split == "test" else hqf.TRAIN) if is_hqf else ()
+        self.missing = tuple(name for name in wanted if name not in entries)
+        if not self.parts:
+            lacks = f"; it lacks {', '.join(self.missing)}" if self.missing else ""
+            raise ValueError(f"{self.folder} holds no windows of the split {split!r}{lacks}; prepare them")
+        self.size, self.frames = sizes[self.recordings[0]], manifest.frames_per_blur
+        self.ends = list(accumulate(map(len, self.parts.values())))
+        self.rows = {name: entries[name].windows for name in self.recordings}
+        self._files: dict[str, Any] = {}
+        self._process = os.getpid()
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_files": {}}
+
+    def place(self, index: int) -> tuple[str, int]:
+        """The recording that a window is of, and its number there."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"index is {index}; there are {len(self)} windows, from 0 on")
+        k = bisect_right(self.ends, index)
+        part = self.parts[self.recordings[k]]
+        return self.recordings[k], part[index - self.ends[k]]
+
+    @torch.no_grad()
+    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> Sample:
+        """Several windows; what is read goes to the device as it is, and becomes floats there."""
+        device = torch.device(device)
+        read = [self._read(*self.place(index)) for index in indices]
+        images, counts = (np.stack(arrays) for arrays in zip(*read, strict=True))
+        if counts.dtype != np.uint8:
+            counts = counts.astype(np.int32)  # of uint16, torch knows little
+        frames = send(torch.from_numpy(images), device)
+        blurry = frames.sum(1, keepdim=True, dtype=torch.int32).float() / (PEAK * self.frames)
+        times = torch.linspace(0, 1, self.frames, device=device).expand(len(frames), -1)
+        return Sample(frames.float() / PEAK, blurry, send(torch.from_numpy(counts), device).float(), times)
+
+    def _read(self, name: str, row: int) -> tuple[NDArray, NDArray]:
+        """frames [F, H, W] and histogram [2 (F - 1), H, W]"""
+        path = self.folder / f"{name}.h5"
+        try:
+            file = self._file(name, path)
+            frames, counts = file["frames"], file["histogram"]
+            shape = (self.rows[name], self.frames, *self.size)
+            if frames.shape != shape or counts.shape != (shape[0], 2 * (shape[1] - 1), *self.size):
+                raise ValueError(f"frames are {frames.shape} where the manifest says {shape}")
+            return frames[row], counts[row]
+        except FileNotFoundError:
+            raise FileNotFoundError(f"there is no {path}; run ppln prepare again, which makes it") from None
+        except (OSError, RuntimeError, LookupError, ValueError) as error:  # h5py raises any of them
+            raise ValueError(
+                f"{path} is damaged ({error}); run ppln prepare again with --overwrite"
+            ) from error
+
+    def _file(self, name: str, path: Path) -> Any:
+        """An open file of this process: after a fork, two must not share one."""
+        if self._process != os.getpid():
+            self._files, self._process = {}, os.getpid()
+        if name not in self._files:
+            h5py = require("h5py", "h5py>=3.10", "prepared windows")
+            self._files[name] = h5py.File(path, "r")
+        return self._files[name]

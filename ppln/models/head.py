@@ -1,0 +1,117 @@
+"""Deblurring by a plain U-Net that runs once, and a small head that runs at every time stamp.
+
+    trunk      A plain U-Net reads the blurry frame and all events, whatever t is.
+    around     The events between t and some times before and after it: at every t the same question.
+    head       A PP layer of 1 x 1 on the features, whose coefficients are predicted once for all t, joined by
+               what is around t; then layers of 3 x 3, of which the last is a PP layer whose potentials have
+               the blurry frame as their mean, and those before it are PP layers or plain.
+
+Dimensions: B batch, T time stamps, C channels, H x W image.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, signed_count
+from ppln.models.layout import crop, fold, pad, unit_times
+from ppln.models.unet import STRIDE, UNet
+from ppln.nn import PPConv2d
+
+LAGS = (-8, -4, -2, -1, -0.5, 0.5, 1, 2, 4, 8)  # from t, in bins of time
+MANY = 4  # events, after which more tell little
+
+
+class DeblurPPLNHead(UNet, Deblurrer):
+    """A plain U-Net that runs once, and a small head of PP layers at every t.
+
+    layers: of the head. plain: which of them are not PP layers: "hidden": those between the first and the
+    last, which then cost a tenth; "all": to compare with, the first is told t. mean: of the last layer's
+    potential over time: "observed": the blurry frame; "regressed": predicted; "none": no PP layer is
+    normalised.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int = 48,
+        channels: int = 32,
+        layers: int = 3,
+        segments: int = 3,
+        temperature: float | None = 100.0,
+        mean: Literal["observed", "regressed", "none"] = "observed",
+        plain: Literal["none", "hidden", "all"] = "none",
+    ) -> None:
+        if layers < 2:
+            raise ValueError(f"layers must be 2 or more, got {layers}")
+        if mean not in ("observed", "regressed", "none"):
+            raise ValueError(f"mean must be 'observed', 'regressed' or 'none', got {mean!r}")
+        if plain not in ("none", "hidden", "all"):
+            raise ValueError(f"plain must be 'none', 'hidden' or 'all', got {plain!r}")
+        super().__init__(EVENT_CHANNELS + 1, 1, width, head=lambda *_: nn.Identity(), norm=False)
+        self.mean = mean
+        sizes = [width // 2 + EVENT_CHANNELS + 1, *[channels] * (layers - 1), 1]
+        self.layers = nn.ModuleList()
+        for i in range(layers):
+            kernel = 3 if i else 1
+            size = sizes[i], sizes[i + 1], kernel
+            normalize = mean == "regressed" or (mean == "observed" and i < layers - 1)
+            pp: Any = {"segments": segments, "temperature": temperature, "normalize": normalize}
+            is_plain = plain == "all" or (plain == "hidden" and 0 < i < layers - 1)
+            padding = kernel // 2
+            self.layers.append(
+                nn.Conv2d(*size, padding=padding) if is_plain else PPConv2d(*size, padding=padding, **pp)
+            )
+        self.around = nn.Conv2d(len(LAGS), channels, 3, padding=1)
+        self.clock = nn.Linear(1, channels) if plain == "all" else None
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The features [B, C, H, W], the signed counts of events [B, 14, 1, H, W], and the blurry frame"""
+        return crop(self.features(pad(x, STRIDE)), x), signed_count(x), x[:, EVENT_CHANNELS:]
+
+    def decode(self, code: tuple[Tensor, Tensor, Tensor], t: Tensor | float) -> Tensor:
+        features, counts, blurry = code
+        times = unit_times(t, blurry)
+        every = times if times.dim() == 2 else times[:, None]  # [B, T]
+        y = self._layer(0, features, every) + fold(self.around, events_around(counts, every))
+        last = len(self.layers) - 1
+        for i in range(1, last):
+            y = self._layer(i, F.relu(y), every)
+        y = self._layer(last, F.relu(y), every, blurry if self.mean == "observed" else None)
+        return y if times.dim() == 2 else y[:, 0]
+
+    def _layer(self, i: int, y: Tensor, t: Tensor, mean: Tensor | None = None) -> Tensor:
+        """Layer i of y [B, C, H, W] or [B, T, C, H, W] -> [B, T, C, H, W]; mean [B, 1, H, W]: observed"""
+        layer = self.layers[i]
+        if isinstance(layer, PPConv2d):
+            return layer(y, t, mean)
+        y = fold(layer, y)
+        if self.clock is not None and i == 0:  # as if t were one more image that the layer reads
+            y = y[:, None] + self.clock(t[..., None].to(y.dtype))[..., None, None]
+        return y if mean is None else y + mean[:, None]
+
+
+def events_around(counts: Tensor, t: Tensor) -> Tensor:
+    """How many more positive than negative events there are from t to t + each lag, squashed to -1 to 1.
+
+    counts [B, K, 1, H, W] of `signed_count` -> [B, T, lags, H, W]
+
+    Counts run in straight lines between their knots, so those at any times are one product of matrices.
+    """
+    lags = torch.tensor(LAGS, device=t.device, dtype=t.dtype)
+    knots = torch.arange(counts.shape[1], device=t.device, dtype=t.dtype)
+
+    def shares(times: Tensor) -> Tensor:
+        """Of the knots in the count at times [B, T, lags], in bins -> [B, T, knots, lags]"""
+        return (1 - (times[:, :, None] - knots[:, None]).abs()).clamp(min=0)
+
+    now = t[..., None] * BINS  # [B, T, 1]
+    weight = (shares((now + lags).clamp(0, BINS)) - shares(now)) / MANY
+    with torch.autocast(
+        counts.device.type, enabled=False
+    ):  # counts may be large, and their differences small
+        pixels = counts.flatten(2).mT[:, None].to(weight.dtype)  # [B, 1, H W, K]
+        around = torch.matmul(pixels, weight).tanh()  # [B, T, H W, lags]
+    return around.mT.unflatten(-1, counts.shape[-2:]).to(counts.dtype)

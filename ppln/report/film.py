@@ -1,0 +1,205 @@
+"""Films of frames: mp4, gif, or a folder of pictures; and two pictures beside each other."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppln.events.io import require
+
+REQUIREMENT = "imageio[ffmpeg]>=2.30"
+MOST_GIF_FPS = 50  # players show faster ones slowly
+SMALL = 360  # pixels; narrower pictures are shown beside each other in double size
+GAP = 4  # pixels between them
+
+Frame = NDArray[np.uint8]  # [H, W] or [H, W, 3]
+
+
+def beside(left: Frame, right: Frame) -> Frame:
+    """Two pictures of the same height, with a white gap between them; small ones in double size."""
+    if left.shape[0] != right.shape[0]:
+        raise ValueError(f"left has {left.shape[0]} rows and right {right.shape[0]}; give the same height")
+    if left.ndim != right.ndim:
+        left, right = _colour(left), _colour(right)
+    factor = 2 if left.shape[1] <= SMALL else 1
+    left, right = (picture.repeat(factor, 0).repeat(factor, 1) for picture in (left, right))
+    gap = np.full((len(left), GAP, *left.shape[2:]), 255, np.uint8)
+    return np.concatenate([left, gap, right], 1)
+
+
+class Film:
+    """Frames are added one by one; the suffix of the path says what is written.
+
+        with Film(Path("out.mp4"), fps=25) as film:
+            film.add(frame, time_us)
+
+    .mp4        H.264, which every player knows; a row or column is added where a side is odd
+    .gif        for ever; held in memory until the end
+    (none)      a folder of PNG files, named by number and time: 000012_104000us.png
+
+    fps: how fast it plays. All is written aside, and put in place at the end: what fails or is interrupted
+    leaves nothing, and what was there stays. overwrite: replace it; a folder only if it is such a film.
+    """
+
+    def __init__(self, path: Path, *, fps: float = 25.0, overwrite: bool = False) -> None:
+        kinds: dict[str, type[_Writer]] = {".mp4": _Mp4, ".gif": _Gif, "": _Folder}
+        kind = kinds.get(path.suffix.lower())
+        if kind is None:
+            raise ValueError(f"path is {path}; give one that ends in .mp4 or .gif, or a folder's name")
+        if not 0 < fps <= 1000:
+            raise ValueError(f"fps is {fps}; give a number above 0, at most 1000")
+        if kind is _Gif and fps > MOST_GIF_FPS:
+            raise ValueError(f"fps is {fps}, but gifs play {MOST_GIF_FPS} at most; write .mp4, or lower it")
+        require("imageio.v3" if kind is not _Mp4 else "imageio_ffmpeg", REQUIREMENT, "writing a film")
+        self.path, self.fps, self.frames = path, fps, 0
+        self._kind, self._overwrite = kind, overwrite
+        self._shape: tuple[int, ...] | None = None
+        self._check_target()
+
+    def _check_target(self) -> None:
+        path = self.path
+        if not path.exists() or (path.is_dir() and self._kind is _Folder and not any(path.iterdir())):
+            return
+        if not self._overwrite:
+            raise FileExistsError(f"{path} is there already; choose another name, or say overwrite")
+        if path.is_dir() != (self._kind is _Folder):
+            raise FileExistsError(
+                f"{path} is {'a folder' if path.is_dir() else 'a file'}; choose another name"
+            )
+        if path.is_dir() and not all(file.match("[0-9]*_*us.png") for file in path.iterdir()):
+            raise FileExistsError(f"{path} holds more than frames of a film; choose another folder")
+
+    def __enter__(self) -> Self:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._aside = self.path.with_name(f".{os.getpid()}.{self.path.name}")
+        self._writer = self._kind(self._aside, self.fps)
+        return self
+
+    def add(self, frame: Frame, time_us: int) -> None:
+        if frame.dtype != np.uint8 or frame.ndim not in (2, 3) or frame.shape[2:] not in ((), (3,)):
+            raise ValueError(f"frame is {frame.dtype} of shape {frame.shape}; give uint8 [H, W] or [H, W, 3]")
+        if frame.shape != (self._shape or frame.shape):
+            raise ValueError(f"frame has shape {frame.shape}, those before it {self._shape}; give one shape")
+        self._shape = frame.shape
+        self._writer.add(frame, self.frames, time_us)
+        self.frames += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is not None:
+                self._writer.abandon()
+                return
+            if not self.frames:
+                raise ValueError(f"no frame was added to {self.path}; there is nothing to write")
+            self._writer.finish()
+            self._check_target()  # it may have come meanwhile
+            if self.path.is_dir():
+                shutil.rmtree(self.path)
+            self._aside.replace(self.path)
+        finally:
+            if self._aside.is_dir():
+                shutil.rmtree(self._aside)
+            self._aside.unlink(missing_ok=True)
+
+
+class _Writer:
+    def __init__(self, path: Path, fps: float) -> None:
+        self.path, self.fps = path, fps
+
+    def add(self, frame: Frame, number: int, time_us: int) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        pass
+
+    def abandon(self) -> None:
+        pass
+
+
+class _Folder(_Writer):
+    def __init__(self, path: Path, fps: float) -> None:
+        super().__init__(path, fps)
+        path.mkdir()
+
+    def add(self, frame: Frame, number: int, time_us: int) -> None:
+        import imageio.v3 as imageio
+
+        imageio.imwrite(self.path / f"{number:06d}_{time_us}us.png", frame)
+
+
+class _Gif(_Writer):
+    def __init__(self, path: Path, fps: float) -> None:
+        super().__init__(path, fps)
+        self.frames: list[Frame] = []
+
+    def add(self, frame: Frame, number: int, time_us: int) -> None:
+        self.frames.append(frame)
+
+    def finish(self) -> None:
+        import imageio.v3 as imageio
+
+        # Whole hundredths of a second each, which add up to the right time.
+        ends = [round(100 * k / self.fps) for k in range(len(self.frames) + 1)]
+        durations = np.diff(ends) * 10
+        imageio.imwrite(
+            self.path, self.frames, extension=".gif", plugin="pillow", duration=durations.tolist(), loop=0
+        )
+
+
+class _Mp4(_Writer):
+    process: subprocess.Popen[bytes] | None = None
+
+    def add(self, frame: Frame, number: int, time_us: int) -> None:
+        height, width = frame.shape[:2]
+        even = np.pad(_colour(frame), ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+        if self.process is None:
+            self.process = self._start(*even.shape[:2])
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(even.tobytes())
+        except BrokenPipeError:
+            self.finish()  # says why
+
+    def _start(self, height: int, width: int) -> subprocess.Popen[bytes]:
+        from imageio_ffmpeg import get_ffmpeg_exe
+
+        # Not a pipe, which nobody would read meanwhile.
+        self.said = tempfile.TemporaryFile()  # noqa: SIM115
+        raw = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {self.fps} -i -"
+        coded = "-c:v libx264 -preset veryfast -crf 16 -pix_fmt yuv420p -movflags +faststart -f mp4"
+        return subprocess.Popen(
+            [get_ffmpeg_exe(), "-v", "error", "-y", *raw.split(), *coded.split(), f"file:{self.path}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self.said,
+        )
+
+    def finish(self) -> None:
+        assert self.process is not None
+        with suppress(BrokenPipeError):
+            self.process.communicate()
+        with self.said:
+            self.said.seek(0)
+            said = " ".join(self.said.read().decode(errors="replace").split())
+        if self.process.returncode:
+            raise OSError(f"ffmpeg could not write the film: {said[-300:]}")
+
+    def abandon(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            with suppress(BrokenPipeError):
+                self.process.communicate()
+            self.said.close()
+
+
+def _colour(frame: Frame) -> Frame:
+    return frame if frame.ndim == 3 else np.repeat(frame[..., None], 3, -1)

@@ -1,0 +1,377 @@
+"""Sharp frames from a recording: its blurry frames, the events of their exposures, and a network.
+
+    shots, left_out = plan(read_recording("cups.h5"), fps=1000)
+    for time_us, sharp, blurry in Restoration(network, shots): ...
+
+Values are taken as they are, linear in light, as those of a DAVIS are. Of a colour frame the luminance
+is restored; each colour keeps its share of it.
+
+Dimensions: T time stamps, H x W image.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ppln.events import Events, Frames, Recording
+from ppln.events.events import whole
+from ppln.events.io import require
+from ppln.events.representations import histogram
+from ppln.models.deblurrer import BINS, Deblurrer
+
+GRID = np.linspace(0, 1, BINS + 1)  # the times that the protocol compares, and that blur is the mean of
+LUMINANCE = np.array([0.2126, 0.7152, 0.0722], np.float32)  # of red, green and blue: Rec. 709
+MOST_GAIN = np.float32(4)  # of a colour; what is left is added as grey, lest noise in the dark be multiplied
+AT_ONCE = 1 << 19  # pixels of frames in one call of the network, about
+WHOLE = 1 << 20  # pixels; larger pictures go through the network in tiles
+TILE, LEAST_TILE, STRIDE = 512, 128, 16
+_NO_MEMORY = "can't allocate memory"  # what torch says on a CPU
+OVERLAP, MARGIN = 64, 16  # of tiles, in pixels; what is nearer than the margin to a cut is not used
+
+
+class Shot(NamedTuple):
+    """A blurry frame, and what to make of it."""
+
+    number: int  # in the recording, from 0
+    image: NDArray  # [H, W] or [H, W, 3], uint8 or uint16
+    exposure_us: tuple[int, int]
+    events: Events  # of the exposure
+    times: NDArray[np.float64]  # [T] of 0 to 1: when sharp frames are wanted
+    times_us: list[int]  # the same, as the recording counts
+
+
+class Plan(NamedTuple):
+    shots: list[Shot]
+    left_out: dict[int, str]  # frames that cannot be restored, and why
+
+
+class Sharp(NamedTuple):
+    time_us: int
+    frame: NDArray[np.uint8]  # [H, W] or [H, W, 3]
+    blurry: NDArray[np.uint8]  # the frame it was found in, of the same shape
+
+
+def picture_recording(image: Path | NDArray, events: Events) -> Recording:
+    """A picture from elsewhere as the one frame of a recording; its time stamp is 0."""
+    pixels = image
+    if isinstance(image, Path):
+        imageio = require("imageio.v3", "imageio>=2.30", "reading a picture")
+        try:
+            pixels = imageio.imread(image)
+        except (ValueError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
+            raise ValueError(f"{image} is no picture that imageio can read: {error}") from None
+        if pixels.ndim == 3:  # without transparency
+            pixels = pixels[..., :3] if pixels.shape[2] > 2 else pixels[..., 0]
+    try:
+        frames = Frames(np.asarray(pixels)[None], np.zeros(1, np.int64))
+    except ValueError as error:
+        raise ValueError(f"the picture cannot be a frame: {error}") from None
+    return Recording("picture", events.sensor, events, frames)
+
+
+def plan(
+    recording: Recording,
+    *,
+    frames: Iterable[int] | None = None,
+    exposure_us: tuple[int, int] | None = None,
+    fps: float | None = None,
+) -> Plan:
+    """Which sharp frames to make of a recording; everything about it is checked here.
+
+    frames       numbers of blurry frames, from 0. None: all that can be restored.
+    exposure_us  begin and end of the exposure, counted from a frame's time stamp: (0, 20_000) where that is
+                 the start of an exposure of 20 ms, (-10_000, 10_000) its middle, (-20_000, 0) its end.
+                 None: as the file tells.
+    fps          sharp frames per second of the scene, at even steps from the first exposure's begin on; none
+                 between exposures, and at least one in each. None: 14 per exposure, at both ends and between.
+    """
+    if fps is not None and not 0 < fps <= 1e6:
+        raise ValueError(f"fps is {fps}; give a number above 0, at most 1,000,000: times are whole us")
+    events, pictures = _checked(recording)
+    exposures = _exposures(pictures, exposure_us)
+    numbers = range(len(pictures)) if frames is None else sorted({whole("frames", i) for i in frames})
+    if not numbers:
+        raise ValueError("frames is empty; name a frame, or give None for all")
+    for i in numbers:
+        if not 0 <= i < len(pictures):
+            raise ValueError(f"frames has {i}; the recording has {len(pictures)}, from 0 on")
+    faults = {i: fault for i in numbers if (fault := _fault(events, i, exposures[i]))}
+    if faults and (frames is not None or len(faults) == len(numbers)):
+        raise ValueError(next(iter(faults.values())))
+    kept = [i for i in numbers if i not in faults]
+    for a, b in pairwise(kept):
+        if exposures[b][0] < exposures[a][1]:
+            raise ValueError(
+                f"the exposures of frames {a} and {b} overlap: {exposures[a]} and {exposures[b]} us; "
+                "give a shorter exposure_us, or fewer frames"
+            )
+    shots = []
+    for i in kept:
+        begin, end = exposures[i]
+        times = _times(exposures[i], exposures[kept[0]][0], fps)
+        times_us = [begin + round(float(t) * (end - begin)) for t in times]
+        shots.append(Shot(i, pictures.images[i], (begin, end), _within(events, begin, end), times, times_us))
+    return Plan(shots, faults)
+
+
+def _checked(recording: Recording) -> tuple[Events, Frames]:
+    events, frames = recording.events, recording.frames
+    if frames is None or not len(frames):
+        raise ValueError("the recording holds no frames; give the blurry picture and its exposure_us")
+    if events is None or not len(events):
+        raise ValueError("the recording holds no events; a frame without events cannot be restored")
+    size = frames.images.shape[1:3]
+    if size != tuple(events.sensor):
+        raise ValueError(
+            f"the frames are {size[0]} x {size[1]}, but the sensor of the events is {events.sensor.height} x "
+            f"{events.sensor.width}; give frames of the same pixels"
+        )
+    return events, frames
+
+
+def _exposures(frames: Frames, exposure_us: tuple[int, int] | None) -> list[tuple[int, int]]:
+    if exposure_us is not None:
+        begin, end = (whole("exposure_us", v) for v in exposure_us)
+        if begin >= end:
+            raise ValueError(f"exposure_us is {(begin, end)}; its end must come after its begin")
+        return [(t + begin, t + end) for t in frames.t.tolist()]
+    if frames.exposure is None:
+        raise ValueError(
+            "exposure_us is None, but the recording does not tell when its frames were exposed; give begin "
+            "and end in us, from a frame's time stamp: (0, 20000) where that is the start of 20 ms"
+        )
+    return [(begin, end) for begin, end in frames.exposure.tolist()]
+
+
+def _within(events: Events, begin: int, end: int) -> Events:
+    return events.between(begin, end + 1)  # with the end, as the histogram counts
+
+
+def _fault(events: Events, number: int, exposure_us: tuple[int, int]) -> str | None:
+    """Why a frame cannot be restored.
+
+    A recording may be still at its ends, and then has no events there: half of an exposure may be so.
+    """
+    begin, end = exposure_us
+    first, last = int(events.t[0]), int(events.t[-1])
+    if begin == end:
+        return f"frame {number} has an exposure of 0 us at {begin}: it is sharp, or give exposure_us"
+    if 2 * (min(end, last) - max(begin, first)) < end - begin:
+        return (
+            f"exposure_us of frame {number} is {exposure_us}, but the events run from {first} to {last} us; "
+            "give times as the recording counts them"
+        )
+    if not len(_within(events, begin, end)):
+        return (
+            f"there are no events in the exposure of frame {number}, {exposure_us} us: nothing tells what "
+            "moved; choose other frames, or mend exposure_us"
+        )
+    return None
+
+
+def _times(exposure_us: tuple[int, int], origin_us: int, fps: float | None) -> NDArray[np.float64]:
+    """In the exposure, of 0 to 1: those of the clock from its begin on, before its end; else the middle."""
+    if fps is None:
+        return GRID
+    begin, end = exposure_us
+    step = 1_000_000 / Fraction(fps)  # in us, exactly
+    ticks = range(math.ceil((begin - origin_us) / step), math.ceil((end - origin_us) / step))
+    return np.array([float((origin_us + k * step - begin) / (end - begin)) for k in ticks] or [0.5])
+
+
+@dataclass
+class Restoration:
+    """Iterate over it for the sharp frames, in order of time; the network is put into eval mode.
+
+    project   add to all frames of an exposure the image after which their mean is the blurry frame. Of all
+              frames of 0 to 1 with that mean, those are the nearest: nearer to the truth, which is among
+              them. (The mean is over the 14 times of GRID, of the clipped frames.)
+    tile      side of the tiles in which pictures go through the network, a multiple of 16. None: whole, in
+              tiles where they are large, and in smaller ones when memory runs out.
+    progress  called with how many frames are done, and how many there will be.
+
+    Afterwards, `deviation` is how far a pixel of the mean is from its blurry frame, at most, of 0 to 1 and
+    before rounding; `tile` is the size that was used.
+    """
+
+    network: Deblurrer
+    shots: list[Shot]
+    project: bool = True
+    tile: int | None = None
+    progress: Callable[[int, int], None] | None = None
+    deviation: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.network, Deblurrer):
+            kind = type(self.network).__name__
+            raise ValueError(f"network is a {kind}; give one for deblurring, such as 'deblur-ppln'")
+        if self.tile is not None and (self.tile < LEAST_TILE or self.tile % STRIDE):
+            raise ValueError(f"tile is {self.tile}; give a multiple of {STRIDE}, {LEAST_TILE} or more")
+
+    def __len__(self) -> int:
+        return sum(len(shot.times) for shot in self.shots)
+
+    def __iter__(self) -> Iterator[Sharp]:
+        self.network.eval()
+        self.deviation = 0.0
+        done, total = 0, len(self)
+        for shot in self.shots:
+            shown = _to_uint8(_light(shot.image))
+            for time_us, frame in zip(shot.times_us, self._frames(shot), strict=True):
+                yield Sharp(time_us, frame, shown)
+                done += 1
+                if self.progress is not None:
+                    self.progress(done, total)
+
+    def _frames(self, shot: Shot) -> Iterator[NDArray[np.uint8]]:
+        light = _light(shot.image)
+        blurry = light if light.ndim == 2 else light @ LUMINANCE
+        begin, end = shot.exposure_us
+        events = histogram(shot.events, BINS, start_us=begin, end_us=end)
+        code = _Code(self.network, torch.cat([events, torch.from_numpy(blurry)[None]]), self.tile)
+        grid = np.concatenate(list(code.decode(GRID)))
+        if not np.isfinite(grid).all():
+            raise ValueError(f"the network gives values for frame {shot.number} that are not finite")
+        shift, colour_shift = np.float32(0), np.float32(0)  # type: Any, Any
+        if self.project:
+            shift = correction(grid, blurry)
+            if light.ndim == 3:  # a colour may reach 1 before the luminance does
+                colour_shift = correction(_coloured(light, blurry, (grid + shift).clip(0, 1)), light)
+
+        def finish(sharp: NDArray[np.float32]) -> NDArray[np.float32]:
+            return (_coloured(light, blurry, (sharp + shift).clip(0, 1)) + colour_shift).clip(0, 1)
+
+        off = np.abs(finish(grid).mean(0) - light).max()
+        self.deviation = max(self.deviation, float(off))
+        for part in [grid] if shot.times is GRID else code.decode(shot.times):
+            for frame in part:
+                yield _to_uint8(finish(frame))
+        self.tile = code.tile
+
+
+def correction(frames: NDArray[np.float32], blurry: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The image [...] to be added to frames [T, ...] so that, clipped to 0 to 1, their mean is `blurry`.
+
+    Where nothing is clipped, that is how far the mean is off; elsewhere the root is bracketed and halved.
+    """
+    shift = blurry - frames.mean(0)
+    clipped = (frames.min(0) + shift < 0) | (frames.max(0) + shift > 1)
+    values, mean = frames[:, clipped], blurry[clipped]  # [T, N], [N]
+    low, high = -values.max(0), 1 - values.min(0)  # all are 0, all are 1
+    for _ in range(32):
+        middle = (low + high) / 2
+        above = (values + middle).clip(0, 1).mean(0) > mean
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    shift[clipped] = (low + high) / 2
+    return shift
+
+
+def _light(image: NDArray) -> NDArray[np.float32]:
+    """Of 0 to 1, as stored: nothing is known of the camera's curve."""
+    return image.astype(np.float32) / np.float32(np.iinfo(image.dtype).max)
+
+
+def _to_uint8(light: NDArray[np.float32]) -> NDArray[np.uint8]:
+    return (light * 255).round().astype(np.uint8)
+
+
+def _coloured(
+    light: NDArray[np.float32], blurry: NDArray[np.float32], sharp: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """light [H, W, 3] of luminance `blurry`, with luminance `sharp` [..., H, W]: all colours times the ratio.
+
+    Grey light [H, W] has no colour: `sharp` itself.
+    """
+    if light.ndim == 2:
+        return sharp
+    gain: Any = np.minimum(sharp / np.maximum(blurry, np.float32(1e-6)), MOST_GAIN)
+    return gain[..., None] * light + (sharp - gain * blurry)[..., None]
+
+
+class _Code:
+    """A picture after the part of the network that does not depend on t: whole, or in tiles."""
+
+    def __init__(self, network: Deblurrer, x: Tensor, tile: int | None) -> None:
+        self.network, self.x = network, x  # [27, H, W], on the CPU
+        self.tile = TILE if tile is None and x[0].numel() > WHOLE else tile
+        self.parts: list[tuple[slice, slice, Any]] | None = None
+        self.device = next((v.device for v in network.state_dict().values()), torch.device("cpu"))
+
+    def decode(self, times: NDArray[np.float64]) -> Iterator[NDArray[np.float32]]:
+        """times [T] -> [t, H, W], some at a time."""
+        while len(times):
+            pixels = min(self.x[0].numel(), (self.tile or math.inf) ** 2)
+            some = times[: max(1, int(AT_ONCE / pixels))]
+            try:
+                frames = self._decode(torch.from_numpy(some).float())
+            except (RuntimeError, MemoryError) as error:
+                if not (isinstance(error, MemoryError | torch.OutOfMemoryError) or _NO_MEMORY in str(error)):
+                    raise
+                frames = None
+            if frames is None:  # out here, where the error no longer holds on to what it met
+                self._shrink()
+                continue
+            yield frames
+            times = times[len(some) :]
+
+    def _shrink(self) -> None:
+        side = min(self.tile or math.inf, max(self.x.shape[1:]))
+        if side <= LEAST_TILE:
+            raise MemoryError(f"out of memory in tiles of {LEAST_TILE} pixels; take a smaller network")
+        self.tile = max(LEAST_TILE, math.ceil(side / 2 / STRIDE) * STRIDE)
+        self.parts = None
+
+    @torch.no_grad()
+    def _decode(self, times: Tensor) -> NDArray[np.float32]:
+        if self.parts is None:
+            self.parts = list(self._encode())
+        height, width = self.x.shape[1:]
+        out = torch.zeros(len(times), height, width)
+        total = torch.zeros(height, width)
+        for rows, columns, code in self.parts:
+            code = _to(code, self.device)
+            frames = self.network.decode(code, times[None].to(self.device))[0, :, 0].float().cpu()
+            if len(self.parts) == 1:
+                return frames.numpy()
+            weight = _ramp(rows, height)[:, None] * _ramp(columns, width)
+            out[:, rows, columns] += weight * frames
+            total[rows, columns] += weight
+        return (out / total).numpy()
+
+    def _encode(self) -> Iterator[tuple[slice, slice, Any]]:
+        places = [
+            (a, b) for a in _cuts(self.x.shape[1], self.tile) for b in _cuts(self.x.shape[2], self.tile)
+        ]
+        for rows, columns in places:
+            code = self.network.encode(self.x[None, :, rows, columns].to(self.device))
+            # One by one on the device, where memory is short.
+            yield rows, columns, code if len(places) == 1 else _to(code, torch.device("cpu"))
+
+
+def _to(code: Any, device: torch.device) -> Any:
+    return code.to(device) if isinstance(code, Tensor) else type(code)(_to(part, device) for part in code)
+
+
+def _cuts(size: int, tile: int | None) -> list[slice]:
+    """Tiles along one side; all begin at multiples of the networks' stride, as the whole picture does."""
+    if tile is None or size <= tile:
+        return [slice(0, size)]
+    last = math.ceil((size - tile) / STRIDE) * STRIDE
+    return [slice(a, min(a + tile, size)) for a in (*range(0, last, tile - OVERLAP), last)]
+
+
+def _ramp(part: slice, size: int) -> Tensor:
+    """How much each pixel of a tile counts, along one side: less towards a cut, and nothing in the margin."""
+    place = torch.arange(part.start, part.stop) + 0.5
+    from_start = place - part.start if part.start else torch.full_like(place, math.inf)
+    from_stop = part.stop - place if part.stop < size else torch.full_like(place, math.inf)
+    return ((torch.minimum(from_start, from_stop) - MARGIN) / (OVERLAP - 2 * MARGIN)).clamp(0, 1)

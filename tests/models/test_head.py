@@ -1,0 +1,94 @@
+"""The trunk that runs once and its head: what they compute, and that they learn."""
+
+import pytest
+import torch
+
+import ppln
+from ppln.models.deblurrer import signed_count
+from ppln.models.head import LAGS, MANY, events_around
+from ppln.models.layout import interpolate
+
+
+def some(batch: int = 2, height: int = 20, width: int = 24) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    events = torch.randint(0, 4, (batch, 26, height, width), generator=generator)
+    return torch.cat([events.double(), torch.rand(batch, 1, height, width, generator=generator).double()], 1)
+
+
+def small(**options) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return ppln.create_model("deblur-ppln-head", **({"width": 4, "channels": 4} | options)).double().eval()
+
+
+def test_events_around_are_differences_of_counts():
+    x, t = some(), torch.tensor([[0.0, 0.3, 1.0], [0.5, 1 / 13, 0.99]], dtype=torch.float64)
+    counts = signed_count(x)
+    found = events_around(counts, t)
+    for k, lag in enumerate(LAGS):
+        there = interpolate(counts, (t + lag / 13).clamp(0, 1))
+        wanted = ((there - interpolate(counts, t)) / MANY).tanh()[:, :, 0]
+        torch.testing.assert_close(found[:, :, k], wanted)
+
+
+def test_the_trunk_runs_once_for_any_number_of_times():
+    model, x = small(), some(1)
+    calls = []
+    model.encoder[0].register_forward_hook(lambda *_: calls.append(1))
+    code = model.encode(x)
+    frames = model.decode(code, torch.linspace(0, 1, 50, dtype=torch.float64)[None])
+    assert frames.shape == (1, 50, 1, 20, 24)
+    assert len(calls) == 1
+    torch.testing.assert_close(frames[:, 7], model(x, 7 / 49), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("plain", ["none", "hidden", "all"])
+def test_which_layers_are_pp(plain):
+    model = small(plain=plain, layers=4)
+    kinds = [type(layer).__name__ for layer in model.layers]
+    pp, conv = "PPConv2d", "Conv2d"
+    assert kinds == {"none": [pp] * 4, "hidden": [pp, conv, conv, pp], "all": [conv] * 4}[plain]
+    frames = model(some(), torch.tensor([[0.1, 0.9]] * 2, dtype=torch.float64))
+    assert (frames[:, 0] - frames[:, 1]).abs().max() > 1e-4  # all are told the time
+
+
+def test_a_head_that_reads_no_time_has_the_blurry_frame_as_its_mean():
+    """Where the last layer's input does not change, its potential is one function, and its mean is exact."""
+    model, x = small(layers=2, temperature=None), some(1)
+    x[:, :26] = 0
+    with torch.no_grad():
+        for parameter in model.layers[0].parameters():
+            parameter.zero_()
+    t = (torch.arange(20_000, dtype=torch.float64)[None] + 0.5) / 20_000
+    code = model.encode(x)
+    mean = torch.cat([model.decode(code, part) for part in t.split(2000, 1)], 1).mean(1)
+    torch.testing.assert_close(mean, x[:, 26:], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("mean", ["observed", "regressed", "none"])
+def test_it_learns_a_scene(mean):
+    torch.manual_seed(0)
+    model = ppln.create_model("deblur-ppln-head", width=8, channels=8, mean=mean)
+    generator = torch.Generator().manual_seed(3)
+    light = torch.rand(1, 1, 1, 40, generator=generator).expand(1, 14, 24, 40)
+    sharp = torch.stack([light[:, k].roll(k, -1) for k in range(14)], 1)  # it moves by 13 pixels
+    change = (sharp + 0.05).log().diff(dim=1) / 0.2
+    events = torch.stack([change.clamp(min=0), (-change).clamp(min=0)], 2).floor().flatten(1, 2)
+    x = torch.cat([events, sharp.mean(1, keepdim=True)], 1)
+    t = torch.linspace(0, 1, 14)[None]
+    blur = (sharp - x[:, 26:]).abs().mean().item()
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(60):
+        loss = (model(x, t)[:, :, 0] - sharp).abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.5 * blur
+
+
+def test_bad_options():
+    with pytest.raises(ValueError, match="layers must be 2 or more, got 1"):
+        small(layers=1)
+    with pytest.raises(ValueError, match="mean must be 'observed', 'regressed' or 'none', got 'mean'"):
+        small(mean="mean")
+    with pytest.raises(ValueError, match="plain must be 'none', 'hidden' or 'all', got True"):
+        small(plain=True)

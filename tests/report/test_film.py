@@ -1,0 +1,187 @@
+"""Films: read back they are what was added, and nothing is left of those that fail."""
+
+import subprocess
+from fractions import Fraction
+
+import imageio.v3 as imageio
+import imageio_ffmpeg
+import numpy as np
+import pytest
+
+from ppln.events.video import read_video
+from ppln.report import film
+from ppln.report.film import Film, beside
+
+
+def smooth(height=46, width=64, colour=False, frames=5):
+    """Slow gradients, one after the other: what a codec keeps."""
+    rows, columns = np.mgrid[:height, :width]
+    pictures = np.stack([40 + 30 * k + rows + columns for k in range(frames)]).clip(0, 255).astype(np.uint8)
+    return np.stack([pictures, pictures // 2, 255 - pictures], -1) if colour else pictures
+
+
+def write(path, frames, **options):
+    with Film(path, **options) as out:
+        for k, frame in enumerate(frames):
+            out.add(frame, 1_000 * k)
+    return out
+
+
+def stopped(frames, error):
+    yield from smooth()[:frames]
+    raise error
+
+
+def test_mp4_read_back(tmp_path):
+    frames = smooth()
+    path = tmp_path / "new" / "out.mp4"
+    assert write(path, frames, fps=20).frames == 5
+    found = list(read_video(path, linear=False))
+    assert [time_us for time_us, _ in found] == [0, 50_000, 100_000, 150_000, 200_000]
+    for frame, (_, image) in zip(frames, found, strict=True):
+        assert np.abs(frame.astype(int) - image).max() <= 3  # of the codec: no other range or gamma
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("size", "even"), [((45, 63), (46, 64)), ((46, 63), (46, 64)), ((1, 1), (2, 2))])
+def test_odd_sizes_get_a_row_or_column(size, even, tmp_path):
+    frames = smooth(*size)
+    write(tmp_path / "out.mp4", frames)
+    image = next(read_video(tmp_path / "out.mp4", linear=False))[1]
+    assert image.shape == even
+    assert np.abs(image[: size[0], : size[1]].astype(int) - frames[0]).max() <= 3
+
+
+def test_mp4_in_colour_is_what_players_know(tmp_path):
+    frames = smooth(colour=True)
+    write(tmp_path / "out.mp4", frames)
+    said = subprocess.run(
+        [imageio_ffmpeg.get_ffmpeg_exe(), "-i", tmp_path / "out.mp4"], capture_output=True, text=True
+    ).stderr
+    assert "h264" in said
+    assert "yuv420p" in said
+    assert "64x46" in said
+    raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    found = subprocess.run(
+        [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", tmp_path / "out.mp4", *raw],
+        capture_output=True,
+    )
+    images = np.frombuffer(found.stdout, np.uint8).reshape(frames.shape)
+    assert np.abs(images.astype(int) - frames).mean() < 3
+
+
+@pytest.mark.parametrize("fps", [25, 30, 50])
+def test_gif_is_exact_and_lasts_as_long_as_it_should(fps, tmp_path):
+    frames = smooth(frames=6)
+    write(tmp_path / "out.gif", frames, fps=fps)
+    images = imageio.imread(tmp_path / "out.gif", mode="L")
+    assert np.array_equal(images, frames)
+    durations = [imageio.immeta(tmp_path / "out.gif", index=k)["duration"] for k in range(6)]
+    assert sum(durations) == pytest.approx(float(Fraction(6000, fps)), abs=5)
+    assert imageio.immeta(tmp_path / "out.gif", index=0)["loop"] == 0
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_folder_is_exact_and_named_by_time(colour, tmp_path):
+    frames = smooth(colour=colour)
+    write(tmp_path / "out", frames)
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == [f"00000{k}_{1000 * k}us.png" for k in range(5)]
+    for name, frame in zip(names, frames, strict=True):
+        assert np.array_equal(imageio.imread(tmp_path / "out" / name), frame)
+
+
+@pytest.mark.parametrize("name", ["out.mp4", "out.gif", "out"])
+def test_what_is_there_stays_unless_told(name, tmp_path):
+    path = tmp_path / name
+    write(path, smooth(frames=2))
+
+    def content():
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        return [file.read_bytes() for file in files]
+
+    before = content()
+    with pytest.raises(FileExistsError, match="there already"):
+        Film(path)
+    with pytest.raises(KeyboardInterrupt):
+        write(path, stopped(2, KeyboardInterrupt()), overwrite=True)
+    assert content() == before
+    write(path, smooth(frames=3), overwrite=True)
+    assert content() != before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["out.mp4", "out.gif", "out"])
+@pytest.mark.parametrize("frames", [0, 1])
+def test_nothing_is_left_of_what_fails(name, frames, tmp_path):
+    with pytest.raises(RuntimeError, match="stop"):
+        write(tmp_path / name, stopped(frames, RuntimeError("stop")))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["out.mp4", "out.gif", "out"])
+def test_a_film_of_nothing(name, tmp_path):
+    with pytest.raises(ValueError, match="no frame was added"):
+        write(tmp_path / name, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_other_things_is_never_replaced(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    write(folder, smooth())  # an empty one may be there
+    (folder / "thesis.txt").write_text("years of work")
+    with pytest.raises(FileExistsError, match="holds more than frames"):
+        Film(folder, overwrite=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError, match="is a file"):
+        Film(tmp_path / "file", overwrite=True)
+    (tmp_path / "folder.mp4").mkdir()
+    with pytest.raises(FileExistsError, match="is a folder"):
+        Film(tmp_path / "folder.mp4", overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "fps", "says"),
+    [
+        ("out.avi", 25, "ends in .mp4 or .gif, or a folder"),
+        ("out.mp4", 0, "fps is 0"),
+        ("out.mp4", float("nan"), "fps is nan"),
+        ("out.gif", 60, "gifs play 50 at most"),
+    ],
+)
+def test_bad_films(name, fps, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        Film(tmp_path / name, fps=fps)
+
+
+def test_bad_frames(tmp_path):
+    with Film(tmp_path / "out") as out:
+        out.add(np.zeros((4, 6), np.uint8), 0)
+        with pytest.raises(ValueError, match=r"shape \(4, 7\), those before it \(4, 6\)"):
+            out.add(np.zeros((4, 7), np.uint8), 0)
+        for wrong in (np.zeros((4, 6)), np.zeros((4, 6, 4), np.uint8), np.zeros(6, np.uint8)):
+            with pytest.raises(ValueError, match="give uint8"):
+                out.add(wrong, 0)
+
+
+def test_ffmpeg_says_why(tmp_path, monkeypatch):
+    monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", lambda: "false")
+    with pytest.raises(OSError, match="ffmpeg could not write"):
+        write(tmp_path / "out.mp4", smooth(400, 400, frames=20))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_beside():
+    left, right = np.full((3, 5), 10, np.uint8), np.full((3, 5), 20, np.uint8)
+    both = beside(left, right)
+    assert both.shape == (6, 10 + film.GAP + 10)
+    assert (both[:, :10] == 10).all()
+    assert (both[:, 10:14] == 255).all()
+    assert (both[:, 14:] == 20).all()
+    assert beside(left.repeat(80, 1), right.repeat(80, 1)).shape == (3, 804)
+    mixed = beside(left, np.zeros((3, 5, 3), np.uint8))
+    assert mixed.shape == (6, 24, 3)
+    assert (mixed[:, :10] == 10).all()
+    with pytest.raises(ValueError, match="left has 3 rows and right 4"):
+        beside(left, np.zeros((4, 5), np.uint8))

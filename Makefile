@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test lint clean
 
 demo: .venv/installed
-	$(BIN)/python examples/toy.py --out out
+	$(BIN)/ppln demo --out out
 
 test: lint
 	$(BIN)/python -m pytest -n 2

@@ -17,7 +17,6 @@ from torch import nn
 
 from ppln.engine import config
 from ppln.models import create_model
-from ppln.nn.released import ReleasedConv2d, ReleasedConvTranspose2d
 
 FRAMES, ROUNDS = 14, 7
 
@@ -30,9 +29,8 @@ def networks(gpu: bool) -> dict[str, nn.Module]:
         "deblur-edi": create_model("deblur-edi"),
     }
     if gpu:
-        released = {"conv": ReleasedConv2d, "conv_transpose": ReleasedConvTranspose2d}
         made["deblur-ppln, 192 M"] = create_model("deblur-ppln")
-        made["the same in released mode"] = create_model("deblur-ppln", **released)
+        made["the same in released mode"] = create_model("deblur-ppln", semantics="released")
     return made
 
 

@@ -1,10 +1,11 @@
 """The command line: parse, call, print."""
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 
 def main() -> None:
@@ -66,6 +67,202 @@ def _bench(arguments: list[str]) -> None:
     print(bench.table(result))
     if options.out is not None:
         print(f"wrote {options.out}")
+
+
+def _deblur(arguments: list[str]) -> None:
+    from contextlib import ExitStack
+
+    from ppln.engine.arguments import need_tyro
+    from ppln.events.io import Options, read_events, read_recording
+    from ppln.report.film import Film, beside
+
+    tyro = need_tyro()
+    as_they_are = Options()
+
+    def deblur(
+        recording: Annotated[Path | None, tyro.conf.Positional] = None,
+        out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+        compare: Path | None = None,
+        network: str = "deblur-ppln-head-small",
+        frame: Path | None = None,
+        events: Path | None = None,
+        exposure_us: tuple[int, int] | None = None,
+        frames: tuple[int, ...] = (),
+        fps: float | None = None,
+        play_fps: float = 25.0,
+        project: bool = True,
+        tile: int | None = None,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        overwrite: bool = False,
+        format: str | None = None,
+        reading: Options = as_they_are,
+    ) -> None:
+        """Make sharp films of blurry frames and the events of their exposures.
+
+        Args:
+            recording: A recording with frames: a file, or a folder.
+            out: The film of sharp frames: .mp4, .gif, or a folder for PNG files.
+            compare: Also this film: blurry frames beside sharp ones.
+            network: A network's name, a file of `ppln export`, a checkpoint, or a run's folder.
+            frame: Instead of a recording: a blurry picture, with --events and --exposure-us.
+            events: The recording whose events belong to --frame.
+            exposure_us: Begin and end of the exposure in us, from a frame's time stamp; with --frame, as the
+                events count. Default: as the file tells.
+            frames: Only these frames, from 0. Default: all.
+            fps: Sharp frames per second of the scene. Default: 14 for each blurry frame.
+            play_fps: Frames per second that the film plays.
+            project: Add to the frames of an exposure what makes their mean the blurry frame.
+            tile: Side of tiles, a multiple of 16. Default: tiles only where memory is short.
+            device: Where to compute; auto: cuda where there is one.
+            overwrite: Replace films that exist.
+            format: Read the recording as this format; by default the content tells.
+            reading: How to read it.
+        """
+        if (recording is None) == (frame is None) or (frame is None) != (events is None):
+            raise ValueError(
+                "give a RECORDING, or --frame PICTURE with --events FILE and --exposure-us BEGIN END"
+            )
+        if frame is not None and exposure_us is None:
+            raise ValueError("--frame needs --exposure-us BEGIN END, as the events' file counts")
+        if out is None and compare is None:
+            raise ValueError("nothing to write; give -o FILM, or --compare FILM, or both")
+        if out == compare:
+            raise ValueError(f"--out and --compare are both {out}; give two names")
+
+        with ExitStack() as films:  # first: a name that is taken is told at once
+            how: dict[str, Any] = {"fps": play_fps, "overwrite": overwrite}
+            sharp = None if out is None else films.enter_context(Film(out, **how))
+            both = None if compare is None else films.enter_context(Film(compare, **how))
+
+            import torch
+            from rich.progress import track
+
+            from ppln import restore
+            from ppln.engine import trained
+
+            options = {"format": format, **asdict(reading)}
+            if recording is not None:
+                source = read_recording(recording, **options)
+            else:
+                assert frame is not None
+                assert events is not None
+                source = restore.picture_recording(frame, read_events(events, **options))
+            plan = restore.plan(source, frames=frames or None, exposure_us=exposure_us, fps=fps)
+            for reason in plan.left_out.values():
+                print(f"left out: {reason}", file=sys.stderr)
+            where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+            net: Any = trained.find(network).net.to(where)
+            work = restore.Restoration(net, plan.shots, project=project, tile=tile)
+            for time_us, picture, blurry in track(work, "deblur", total=len(work)):
+                if sharp is not None:
+                    sharp.add(picture, time_us)
+                if both is not None:
+                    both.add(beside(blurry, picture), time_us)
+        for film in (sharp, both):
+            if film is not None:
+                print(f"wrote {film.path}: {film.frames:,} frames of {len(plan.shots):,} blurry ones")
+        print(f"their mean is within {255 * work.deviation:.2g} / 255 of the blurry frames, before rounding")
+
+    _parse(deblur, "deblur", arguments, positional=False)
+
+
+def _prepare(words: list[str]) -> None:
+    what, *arguments = words or ["--help"]
+    if what in ("-h", "--help"):
+        print("usage: ppln prepare hqf --raw DIR --out DIR [OPTIONS] [--help]")
+        print("       ppln prepare recordings --raw PATH ... --out DIR [OPTIONS] [--help]")
+        return
+
+    from ppln.datasets import hqf
+    from ppln.datasets.prepare import Done, Summary, prepare
+
+    cores = os.cpu_count() or 1
+
+    def report(done: Done, number: int, total: int) -> None:
+        entry, how = done.entry, "made" if done.made else "there already"
+        counts = f"{entry.windows:,} windows, {entry.events:,} events"
+        print(f"{number}/{total} {done.name}: {counts} ({how}, {done.seconds:.1f} s)", flush=True)
+
+    def close(summary: Summary, out: Path, verify: bool) -> None:
+        for path in summary.ignored:
+            print(f"not a recording: {path}")
+        print(f"wrote {out}: {len(summary.manifest.recordings)} recordings")
+        if verify:
+            print("verified: every array equals what the sources give")
+
+    def of_hqf(
+        raw: Path,
+        out: Path,
+        partial: bool = False,
+        workers: int = cores,
+        verify: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        """Make windows for deblurring of HQF's 14 bags: 14 frames each, and the events in between.
+
+        Args:
+            raw: The folder with the bags.
+            out: The folder to write. What an interrupted run has finished is kept.
+            partial: Do without bags that are missing.
+            workers: Processes; each works on a recording at a time.
+            verify: In the end read all files again, and compare them with what the bags give.
+            overwrite: Make all files again.
+        """
+        bags = hqf.find_bags(raw, partial=partial)
+        options: dict[str, Any] = {
+            "workers": workers,
+            "verify": verify,
+            "overwrite": overwrite,
+            "progress": report,
+        }
+        summary = prepare(bags, out, protocol="hqf", **options)
+        close(summary, out, verify)
+        missing = [name for name in hqf.NAMES if name not in summary.manifest.recordings]
+        if missing:
+            print(f"missing: {', '.join(missing)}")
+
+    def of_recordings(
+        raw: tuple[Path, ...],
+        out: Path,
+        frames_per_blur: int = hqf.FRAMES_PER_BLUR,
+        workers: int = cores,
+        verify: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        """Make windows for deblurring of any recordings with events and sharp grey frames; to evaluate on.
+
+        Args:
+            raw: Recordings of any known format, or folders of them.
+            out: The folder to write. What an interrupted run has finished is kept.
+            frames_per_blur: Frames of a window; their mean is its blurry frame.
+            workers: Processes; each works on a recording at a time.
+            verify: In the end read all files again, and compare them with what the recordings give.
+            overwrite: Make all files again.
+        """
+        options: dict[str, Any] = {
+            "workers": workers,
+            "verify": verify,
+            "overwrite": overwrite,
+            "progress": report,
+        }
+        close(prepare(raw, out, frames_per_blur=frames_per_blur, **options), out, verify)
+
+    commands: dict[str, Callable[..., None]] = {"hqf": of_hqf, "recordings": of_recordings}
+    if what not in commands:
+        raise ValueError(f"there is nothing to prepare called {what!r}; there are: {', '.join(commands)}")
+    _parse(commands[what], f"prepare {what}", arguments, positional=False)
+
+
+if __name__ == "__main__":
+    _prepare(sys.argv[1:])
+
+
+def _demo(arguments: list[str]) -> None:
+    from ppln import demo
+
+    options = _parse(demo.Demo, "demo", arguments)
+    print(demo.text(demo.run(options)))
+    print(f"wrote {options.out / 'demo.html'}: open it in a browser")
 
 
 def _info(arguments: list[str]) -> None:
@@ -210,6 +407,49 @@ def _evaluate(arguments: list[str]) -> None:
         print(f"wrote {folder}")
 
 
+def _reproduce(words: list[str]) -> None:
+    from ppln.engine.studies import STUDIES
+
+    name, *options = words or ["--help"]
+    if name in ("-h", "--help"):
+        print("usage: ppln reproduce STUDY [--out DIR] [--minutes N] [OPTIONS] [--help]\n")
+        for study, about in STUDIES.items():
+            print(f"{study}, by row:")
+            for row in about.rows:
+                print(f"  {row.key:24}{row.title}")
+        return
+    if name not in STUDIES:
+        raise ValueError(f"there is no study {name!r}; there are: {', '.join(STUDIES)}")
+
+    from ppln.engine.reproduce import FILE, Reproduce, reproduce
+    from ppln.report import results
+
+    as_it_is = Reproduce(Path(f"runs/reproduce-{name}"))
+
+    def run(how: Reproduce = as_it_is, add: tuple[Path, ...] = (), page: Path | None = None) -> None:
+        """Train and evaluate all rows of a study that are not done yet, and make tables of them.
+
+        Args:
+            how: How it is run.
+            add: More study.json files, of other portions or machines: what is in them is done.
+            page: Put the tables into this page of Markdown, between its markers.
+        """
+        file = how.out / FILE
+        if add:
+            how.out.mkdir(parents=True, exist_ok=True)
+            results.write(results.merge([*add, *([file] if file.exists() else [])]), file)
+        done = reproduce(STUDIES[name], how, print)
+        study = results.merge([done.file])
+        if page is None:
+            print(results.markdown(study))
+        else:
+            results.put(page, study)
+            print(f"wrote {page}")
+        print(f"{len(done.now)} rows and seeds done now, {len(done.left)} left; wrote {done.file}")
+
+    _parse(run, f"reproduce {name}", options)
+
+
 def _compare(arguments: list[str]) -> None:
     from ppln.engine import compare
 
@@ -251,9 +491,13 @@ def _export(arguments: list[str]) -> None:
 
 
 _COMMANDS = {
+    "demo": ("a blurry recording made sharp, as a page to look at", _demo),
+    "deblur": ("a sharp film of a recording's blurry frames", _deblur),
+    "prepare": ("recordings into windows to train and evaluate deblurring on", _prepare),
     "train": ("train a network for deblurring, steering or pose; or go on with a run", _train),
     "evaluate": ("metrics of a trained network on a data set, into files", _evaluate),
     "compare": ("two methods over seeds: intervals and paired tests", _compare),
+    "reproduce": ("the study behind docs/results.md: all rows and seeds, in portions", _reproduce),
     "export": ("a trained network as one small file, ONNX or torch.export", _export),
     "info": ("what is in a recording, as text and as a picture", _info),
     "convert-recording": ("any known format into one HDF5 layout", _convert),

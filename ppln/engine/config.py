@@ -25,6 +25,7 @@ import torch
 
 from ppln import tasks
 from ppln.models import list_models
+from ppln.models.networks import NETWORKS
 from ppln.models.weights import put_in_place
 from ppln.tasks import Task
 
@@ -196,6 +197,11 @@ class Train:
             fit = [name for name in list_models() if name.startswith(self.task.models)]
             raise ValueError(
                 f"model is {self.model.name!r}, which is not for {self.task.name}; there are {', '.join(fit)}"
+            )
+        if not NETWORKS[self.model.name].learns:
+            raise ValueError(
+                f"model is {self.model.name!r}, which has nothing to train; "
+                f"run: ppln evaluate {self.model.name}"
             )
 
 

@@ -24,7 +24,7 @@ from ppln.engine.average import Average
 from ppln.engine.config import Optimizer, Train
 from ppln.engine.evaluate import evaluate
 from ppln.engine.fabric import make_fabric
-from ppln.engine.feed import Feed, Order, maker
+from ppln.engine.feed import Feed, Make, Order, maker
 from ppln.engine.log import Log
 from ppln.engine.norm import synchronize
 from ppln.engine.trained import find
@@ -51,15 +51,18 @@ class Trained(NamedTuple):
     metrics: dict[str, float]  # of the last validation
 
 
-def train(settings: Train, *, resume: bool = False) -> Trained:
+def train(settings: Train, *, resume: bool = False, make: Make | None = None) -> Trained:
     """Train a network, or with `resume` go on with the run in its folder.
+
+    make: what makes the training samples; by default a new `feed.maker`. One that keeps them, of the same
+    data on the same device, may serve one run after the other.
 
     Under `torchrun` every process calls this; with `devices` above 1 and no torchrun, it starts the others
     itself.
     """
     fabric = make_fabric(settings.machine)
     fabric.launch()
-    return Loop(settings, fabric, resume).run()
+    return Loop(settings, fabric, resume, make).run()
 
 
 def make_optimizer(settings: Optimizer, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
@@ -93,7 +96,7 @@ def rate_factor(settings: Optimizer, step: int, steps: int, steps_per_epoch: int
 class Loop:
     """A run: what it is made of, and how it goes. `run` is the whole of it; `step` is one update."""
 
-    def __init__(self, settings: Train, fabric: Any, resume: bool) -> None:
+    def __init__(self, settings: Train, fabric: Any, resume: bool, make: Make | None = None) -> None:
         self.settings, self.fabric = settings, fabric
         self.task, self.out = settings.task, settings.run.out
         found = self._open_folder(resume)
@@ -108,7 +111,7 @@ class Loop:
             world=fabric.world_size,
             seed=seed,
         )
-        make = maker(source, self.order.size, fabric.device, keep=machine.keep_samples)
+        make = make or maker(source, self.order.size, fabric.device, keep=machine.keep_samples)
         self.steps = optimizer.steps or (optimizer.epochs or 0) * self.order.steps_per_epoch
 
         random.seed(seed)

@@ -12,7 +12,7 @@ from torch import nn
 from ppln.engine import checkpoint as checkpoints
 from ppln.engine import config
 from ppln.models import weights, zoo
-from ppln.models.networks import check_shapes, known, with_weights, without_memory
+from ppln.models.networks import NETWORKS, check_shapes, known, with_weights, without_memory
 from ppln.models.weights import Card, Metric
 from ppln.tasks import TASKS, Task
 
@@ -23,7 +23,7 @@ class Network(NamedTuple):
     net: nn.Module  # in eval mode
     card: Card  # with its name and options
     task: Task  # as it was trained for; of a small file, with default settings
-    file: Path  # where the weights are
+    file: Path | None  # where the weights are, if it has any
     seed: int | None  # of the run
 
 
@@ -34,7 +34,10 @@ def find(source: Path | str, *, ema: bool = True) -> Network:
     """
     path = Path(source)
     if not path.exists() and str(source) in zoo.list_models():
-        path = zoo.weights_file(str(source))
+        name = str(source)
+        if not NETWORKS[name].learns:
+            return Network(zoo.create_model(name).eval(), zoo.card(name), _task(name)(), None, None)
+        path = zoo.weights_file(name)
     if path.is_file():
         net, card = weights.read(path)
         return Network(net, card, _task(card.name)(), path, None)
@@ -62,8 +65,10 @@ def _task(name: str) -> type[Task]:
     return next(task for task in TASKS.values() if name.startswith(task.models))
 
 
-def home(file: Path) -> Path:
+def home(file: Path | None) -> Path:
     """The run's folder of RUN/checkpoints/STEP/model.safetensors; of a file on its own, where we are."""
+    if file is None:
+        return Path()
     step = file.parent
     return step.parents[1] if step.parent.name == "checkpoints" else Path()
 

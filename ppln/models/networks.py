@@ -23,6 +23,7 @@ class Network(NamedTuple):
     make: Callable[..., nn.Module]
     input: str  # in words, with the shape
     output: str
+    learns: bool = True  # whether there is anything to train in it
 
     @property
     def summary(self) -> str:
@@ -46,7 +47,7 @@ _SMALL: dict[str, Any] = {"width": 32, "channels": 24, "layers": 4, "segments": 
 NETWORKS = {
     "deblur-deblursr": Network(DeblurSR, _BLURRY, _SHARP),
     "deblur-ecir": Network(DeblurECIR, _BLURRY, _SHARP),
-    "deblur-edi": Network(DeblurEDI, _BLURRY, _SHARP),
+    "deblur-edi": Network(DeblurEDI, _BLURRY, _SHARP, learns=False),
     "deblur-eslnet": Network(DeblurESLNet, _BLURRY, _SHARP),
     "deblur-eslnet-pp": Network(DeblurESLNetPP, _BLURRY, _SHARP),
     "deblur-ppln": Network(DeblurPPLN, _BLURRY, _SHARP),

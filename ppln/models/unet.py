@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from ppln.models.deblurrer import EVENT_CHANNELS, Deblurrer
 from ppln.models.layout import crop, fold, interpolate, pad, repeat, unit_times
 from ppln.nn import PPConv2d, PPConvTranspose2d
+from ppln.nn.released import ReleasedConv2d, ReleasedConvTranspose2d
 
 STRIDE = 16  # of the four layers that go down
 
@@ -72,6 +73,8 @@ class UNet(nn.Module):
 class DeblurPPLN(UNet, Deblurrer):
     """The paper's U-Net, in which every layer is a PP layer. t is in [0, 1].
 
+    semantics: "released": its layers compute what the authors' code does, for comparison.
+
     mean: "regressed": every layer predicts the mean of its potentials over time. "observed": the mean of the
     last layer's is the blurry frame, which is what the mean over the exposure is (and this layer is
     normalised even without `normalize`).
@@ -85,9 +88,14 @@ class DeblurPPLN(UNet, Deblurrer):
         temperature: float | None = 100.0,
         normalize: bool = True,
         width: int = 64,
+        semantics: Literal["paper", "released"] = "paper",
         conv: Callable[..., nn.Module] = PPConv2d,
         conv_transpose: Callable[..., nn.Module] = PPConvTranspose2d,
     ) -> None:
+        if semantics not in ("paper", "released"):
+            raise ValueError(f"semantics must be 'paper' or 'released', got {semantics!r}")
+        if semantics == "released":
+            conv, conv_transpose = ReleasedConv2d, ReleasedConvTranspose2d
         if mean not in ("regressed", "observed"):
             raise ValueError(f"mean must be 'regressed' or 'observed', got {mean!r}")
         conv = partial(conv, segments=segments, temperature=temperature)
@@ -100,9 +108,11 @@ class DeblurPPLN(UNet, Deblurrer):
             partial(conv_transpose, normalize=normalize),
             partial(conv, normalize=normalize and mean == "regressed"),
         )
-        self.mean = mean
+        self.mean, self.semantics = mean, semantics
 
     def decode(self, code: Tensor, t: Tensor | float) -> Tensor:
+        if self.semantics == "released":
+            t = 2 * unit_times(t, code) - 1
         padded = pad(code, STRIDE)
         mean = padded[:, -1:] if self.mean == "observed" else None
         return crop(self.head(self.features(padded, t), t, mean), code)

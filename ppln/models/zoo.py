@@ -24,8 +24,8 @@ _FOLDER = "PPLN_WEIGHTS"
 
 
 def list_models(pretrained: bool = False) -> list[str]:
-    """The names that `create_model` knows; with `pretrained`, those that there are weights for."""
-    return sorted(name for name in NETWORKS if not pretrained or _find(name))
+    """The names that `create_model` knows; with `pretrained`, those with trained weights, or without any."""
+    return sorted(name for name, net in NETWORKS.items() if not pretrained or not net.learns or _find(name))
 
 
 def create_model(name: str, pretrained: bool | str | Path = False, **options: Any) -> nn.Module:
@@ -36,7 +36,7 @@ def create_model(name: str, pretrained: bool | str | Path = False, **options: An
         Trained weights have theirs: what is given as well must agree.
     """
     known(name)
-    if not pretrained:
+    if not pretrained or not NETWORKS[name].learns:
         return NETWORKS[name].make(**options)
     path = weights_file(name) if pretrained is True else _given(name, Path(pretrained))
     model, found = weights.read(path)

@@ -49,11 +49,14 @@ def test_what_is_shipped():
         found = card(path.stem)
         assert found.name == path.stem
         assert all([found.data, found.budget, found.metrics, found.licence, found.citation, found.date]), name
-    assert ppln.list_models(pretrained=True) == sorted(path.stem for path in files.values())
+    assert ppln.list_models(pretrained=True) == sorted(
+        ["deblur-edi", *(path.stem for path in files.values())]
+    )
 
 
 def test_shipped_weights(shipped: Path):
-    assert ppln.list_models(pretrained=True) == ["pose-ppln", "steering-hu"]
+    assert ppln.list_models(pretrained=True) == ["deblur-edi", "pose-ppln", "steering-hu"]  # EDI needs none
+    assert not list(ppln.create_model("deblur-edi", pretrained=True, contrast=0.2).parameters())
     assert len(ppln.list_models()) > 2
     model = ppln.create_model("pose-ppln", pretrained=True)
     assert not model.training
@@ -83,7 +86,7 @@ def test_the_folder_of_the_environment_comes_first(shipped: Path, tmp_path: Path
     put(tmp_path / "own", "pose-ppln", seed=5)
     put(tmp_path / "own", "steering-ppln")
     monkeypatch.setenv("PPLN_WEIGHTS", str(tmp_path / "own"))
-    assert ppln.list_models(pretrained=True) == ["pose-ppln", "steering-hu", "steering-ppln"]
+    assert ppln.list_models(pretrained=True) == ["deblur-edi", "pose-ppln", "steering-hu", "steering-ppln"]
     assert card("pose-ppln").data == "seed 5"
     assert card("steering-hu").data == "seed 0"
     assert ppln.create_model("pose-ppln", pretrained=True).entry[0].segments == 3

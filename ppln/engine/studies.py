@@ -1,0 +1,237 @@
+"""What `ppln reproduce` trains and evaluates: studies, made of rows. Data only; reproduce.py runs them.
+
+Rows of a study have one budget: the same samples, steps, batches and supervised frames, and parameters within
+5 %. What a row changes about that is what it is about, or its learning rate, tuned on validation scenes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ppln.engine.recipes import Settings
+
+
+class Paper(NamedTuple):
+    """The paper's own figures, of HQF. Its "MSE" is the normalised root mean square error."""
+
+    nrmse: float
+    psnr: float
+    ssim: float
+
+
+@dataclass(frozen=True)
+class Row:
+    key: str
+    """Names the row, and its folder."""
+    title: str
+    model: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    task: Settings = field(default_factory=dict)
+    """What it changes about the study's task."""
+    optimizer: Settings = field(default_factory=dict)
+    """What it changes about the study's training, such as its own learning rate."""
+    paper: Paper | None = None
+    trained: bool = True
+    """False: there is nothing to train, and no seed."""
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    rows: tuple[str, ...]
+    """Keys, in order."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """On the test set, the metric of `ours` is higher than that of `theirs`, by `least` or more."""
+
+    ours: str
+    theirs: str
+    set: str = "scenes"
+    least: float = 0.0
+    metric: str = "psnr"
+
+
+@dataclass(frozen=True)
+class Study:
+    settings: Settings
+    """Sections task, optimizer and machine, as config.build takes them: the budget of all rows."""
+    sets: Mapping[str, Settings]
+    """Test sets by name: what each changes about the task. All rows are evaluated on each."""
+    rows: tuple[Row, ...]
+    tables: tuple[Table, ...]
+    claims: tuple[Claim, ...]
+
+
+# About 10.8 M parameters each. For each output a PP layer predicts 10 numbers, or 9 if not normalised.
+_PLAIN: Settings = {"width": 48}
+_PPLN: Settings = {"width": 15}
+_PPLN_BARE: Settings = {"width": 16, "normalize": False}
+_HEAD: Settings = {"width": 48}
+_CAREFUL: Settings = {"learning_rate": 3e-4, "clip_norm": 1.0}  # unrolled networks diverge easily
+
+_SEGMENTS = (1, 2, 5, 8, 12, 20)  # beside the 3 of "head"
+_TIMES = (1, 2, 8, 14)  # beside the 4 of "head"
+
+
+def _head(key: str, title: str, task: Settings | None = None, **options: Any) -> Row:
+    return Row(key, title, "deblur-ppln-head", {**_HEAD, **options}, task or {})
+
+
+_OTHERS = (
+    *("edi", "eslnet", "eslnet-pp", "ecir", "deblursr", "unet-blind", "unet-t", "unet-14"),
+    *("ppln", "ppln-observed", "head-plain"),
+)
+
+_DEBLUR = Study(
+    settings={
+        "task": {
+            "name": "deblur",
+            "data": "scenes",
+            "height": 128,
+            "width": 128,
+            "train_samples": 12_288,
+            "test_samples": 256,
+            "times_per_sample": 4,
+        },
+        "optimizer": {
+            "optimizer": "adam",
+            "learning_rate": 1e-3,
+            "batch": 48,
+            "steps": 2500,
+            "schedule": "cosine",
+            "warmup_steps": 100,
+            "ema": 0.995,
+        },
+        "machine": {"precision": "bf16", "channels_last": True, "keep_samples": True},
+    },
+    sets={"scenes": {}, "scenes-53": {"test_times": 53}},
+    rows=(
+        # EDI for events that change nothing gives back the blurry frame.
+        Row("blurry", "blurry input", "deblur-edi", {"contrast": 1e-9}, trained=False),
+        Row("edi", "EDI", "deblur-edi", paper=Paper(0.336, 17.822, 0.515), trained=False),
+        Row(
+            "eslnet",
+            "eSL-Net",
+            "deblur-eslnet",
+            {"width": 480, "stride": 8},
+            optimizer=_CAREFUL,
+            paper=Paper(0.452, 14.938, 0.282),
+        ),
+        Row(
+            "eslnet-pp",
+            "eSL-Net++",
+            "deblur-eslnet-pp",
+            {"width": 400, "stride": 8},
+            optimizer=_CAREFUL,
+            paper=Paper(0.385, 16.870, 0.363),
+        ),
+        Row("ecir", "E-CIR", "deblur-ecir", _PLAIN, paper=Paper(0.207, 21.713, 0.609)),
+        Row(
+            "deblursr",
+            "DeblurSR",
+            "deblur-deblursr",
+            {**_PLAIN, "features": 128},
+            paper=Paper(0.161, 23.912, 0.694),
+        ),
+        Row(
+            "unet-blind",
+            "U-Net, not told the time (the paper's baseline)",
+            "deblur-unet-blind",
+            _PLAIN,
+            paper=Paper(0.334, 17.834, 0.508),
+        ),
+        Row("unet-t", "U-Net, t as a channel", "deblur-unet-t", _PLAIN),
+        Row("unet-14", "U-Net, 14 outputs", "deblur-unet-14", _PLAIN),
+        Row(
+            "ppln",
+            "PPLN, the paper's: all layers PP, mean regressed",
+            "deblur-ppln",
+            {**_PPLN, "mean": "regressed"},
+            paper=Paper(0.152, 24.284, 0.728),
+        ),
+        Row("ppln-observed", "PPLN, mean observed", "deblur-ppln", {**_PPLN, "mean": "observed"}),
+        Row(
+            "ppln-no-normalization",
+            "PPLN, not normalised",
+            "deblur-ppln",
+            _PPLN_BARE,
+            paper=Paper(0.264, 19.721, 0.554),
+        ),
+        Row(
+            "ppln-no-smoothing",
+            "PPLN, not smoothed",
+            "deblur-ppln",
+            {**_PPLN, "mean": "regressed", "temperature": None},
+            paper=Paper(0.157, 23.994, 0.718),
+        ),
+        Row(
+            "ppln-released",
+            "PPLN, semantics of the released code",
+            "deblur-ppln",
+            {**_PPLN, "semantics": "released"},
+        ),
+        _head("head", "ours: U-Net run once, PP head"),
+        _head("head-plain", "ours with a plain head, told t", plain="all"),
+        _head("head-hidden", "ours, hidden layers of the head plain", plain="hidden"),
+        _head("head-regressed", "ours, mean regressed", mean="regressed"),
+        _head("head-no-normalization", "ours, not normalised", mean="none"),
+        _head("head-no-smoothing", "ours, not smoothed", temperature=None),
+        *(
+            # 20 segments have so many coefficients that the trunk is made smaller for them.
+            _head(f"head-segments-{n}", f"ours, n = {n}", segments=n, width=48 if n < 20 else 47)
+            for n in _SEGMENTS
+        ),
+        *(
+            _head(f"head-times-{n}", f"ours, {n} time stamps a sample", {"times_per_sample": n})
+            for n in _TIMES
+        ),
+    ),
+    tables=(
+        Table(
+            "All systems",
+            (
+                *("blurry", "edi", "eslnet", "eslnet-pp", "ecir", "deblursr"),
+                *("unet-blind", "unet-t", "unet-14", "ppln", "ppln-observed", "head"),
+                *("head-hidden", "head-plain"),
+            ),
+        ),
+        Table(
+            "Normalisation",
+            (
+                "ppln-no-normalization",
+                "ppln",
+                "ppln-observed",
+                "head-no-normalization",
+                "head-regressed",
+                "head",
+            ),
+        ),
+        Table("Smoothing", ("ppln-no-smoothing", "ppln", "head-no-smoothing", "head")),
+        Table("Semantics: released code and paper", ("ppln-released", "ppln")),
+        Table(
+            "Segments",
+            tuple(f"head-segments-{n}" if n != 3 else "head" for n in sorted({3, *_SEGMENTS})),
+        ),
+        Table(
+            "Time stamps per sample in training",
+            tuple(f"head-times-{n}" if n != 4 else "head" for n in sorted({4, *_TIMES})),
+        ),
+    ),
+    claims=(
+        Claim("head", "unet-14", least=1.5),
+        Claim("head", "unet-t", least=3),
+        Claim("head", "head-plain", least=1),
+        *(Claim("head", other) for other in ("edi", "eslnet", "eslnet-pp", "ecir", "deblursr", "ppln")),
+        *(Claim("head", other, "slider", least=0.5) for other in _OTHERS),
+        Claim("head", "unet-14", "scenes-53", metric="psnr_unseen"),
+        Claim("ppln", "unet-blind"),
+        Claim("ppln", "ppln-no-normalization"),
+        Claim("ppln", "ppln-no-smoothing"),
+        Claim("ppln", "ppln-released"),
+        Claim("ppln-observed", "ppln"),
+    ),
+)
+
+STUDIES: dict[str, Study] = {"deblur": _DEBLUR}

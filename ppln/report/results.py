@@ -1,0 +1,354 @@
+"""Tables of a deblurring study, in Markdown, from the study.json files that `ppln reproduce` wrote.
+
+    study = merge([Path("a/study.json"), Path("b/study.json")])
+    put(Path("docs/results.md"), study)
+
+Figures are means over seeds ± standard deviation. The paper's stand beside, in columns of their own.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+FORMAT, VERSION = "ppln study", 1
+TOLERANCE = 1e-3  # data made, or metrics computed, on another machine may differ by so much, relatively
+SAME_SIZE = 0.05  # networks whose parameters differ by no more count as equally large
+_DIGITS = {"psnr": 2, "psnr_unseen": 2, "ssim": 3, "nrmse": 3}
+_NAMES = {"psnr": "PSNR", "psnr_unseen": "PSNR at unseen times", "ssim": "SSIM", "nrmse": "NRMSE"}
+_PAPER = ("nrmse", "psnr", "ssim")
+
+Plain = dict[str, Any]
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """On the test set, the metric of `ours` is higher than that of `theirs`, by `least` or more."""
+
+    ours: str
+    theirs: str
+    set: str
+    least: float
+    metric: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    claim: Claim
+    difference: float  # ours - theirs, of means over seeds
+    seeds: int  # that both have
+    over_seeds: Interval | None  # 95 %, Student's t of the differences of equal seeds
+    over_samples: Interval | None  # the same of the differences of equal samples, means over seeds
+    holds: bool
+    """The difference is large enough, and with two seeds or more, surely above 0."""
+
+
+def merge(files: Sequence[Path]) -> Plain:
+    """Several portions of one study as one. What they have of the same row and seed must agree.
+
+    Titles, tables and claims are those of the last file.
+    """
+    if not files:
+        raise ValueError("files is empty; give one study.json or more")
+    studies = [(str(path), _read(Path(path))) for path in files]
+    results: dict[tuple[str, int], tuple[str, Plain]] = {}
+    rows: dict[str, tuple[str, Plain]] = {}
+    sets: dict[str, tuple[str, Plain]] = {}
+    first, reference = studies[0]
+    for path, study in studies:
+        for part in ("study", "budget"):
+            _agree(part, first, reference[part], path, study[part])
+        for result in study["results"]:
+            key, seed = result["row"], result["seed"]
+            name = f"{key}, seed {seed}"
+            other, known = rows.setdefault(key, (path, result["settings"]))
+            _agree(f"the settings of {key}", other, known, path, result["settings"])
+            for set_name, of in result["sets"].items():
+                other, known = sets.setdefault(set_name, (path, of))
+                for what in ("settings", "samples", "x_rms"):
+                    _agree(f"{what} of the test set {set_name}", other, known[what], path, of[what])
+            if (key, seed) in results:
+                other, known = results[key, seed]
+                _agree(f"the training of {name}", other, known["training"], path, result["training"])
+                for set_name in known["sets"].keys() & result["sets"].keys():
+                    was, now = (which["sets"][set_name]["metrics"] for which in (known, result))
+                    _agree(f"metrics of {name} on {set_name}", other, was, path, now)
+                result = {**known, "sets": {**known["sets"], **result["sets"]}}
+            results[key, seed] = path, result
+    last = studies[-1][1]
+    order = {key: k for k, key in enumerate(last["rows"])}
+    ranked = sorted(results, key=lambda name: (order.get(name[0], len(order)), name))
+    return {**last, "results": [results[name][1] for name in ranked]}
+
+
+def write(study: Mapping[str, Any], path: Path) -> None:
+    """As a study.json, which is there whole or not at all."""
+    _replace(path, json.dumps(study, indent=1) + "\n")
+
+
+def put(page: Path, study: Mapping[str, Any]) -> None:
+    """Put the tables into a page of Markdown, between its lines `<!-- study NAME -->` and `<!-- end -->`."""
+    start, end = f"<!-- study {study['study']} -->", "<!-- end -->"
+    if not page.is_file():
+        raise FileNotFoundError(f"there is no {page}; write one that has the lines {start} and {end}")
+    before, found, rest = page.read_text(encoding="utf-8").partition(start)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"{page} has no line {start} followed by {end}; add both")
+    _replace(page, f"{before}{start}\n\n{markdown(study)}\n{end}{after}")
+
+
+def markdown(study: Mapping[str, Any]) -> str:
+    """All tables, the training's last, and the claims."""
+    grouped: dict[str, list[Plain]] = {}
+    for result in study["results"]:
+        grouped.setdefault(result["row"], []).append(result)
+    parts = [_about(study, grouped)]
+    for table in study["tables"]:
+        parts += [f"### {table['title']}", _table(study, table["rows"], grouped)]
+    parts += ["### Claims", _claims(study)]
+    parts += ["### What it took", _training(study, grouped)]
+    return "\n\n".join(parts) + "\n"
+
+
+def verdicts(study: Mapping[str, Any]) -> list[Verdict]:
+    """The claims that there are results for."""
+    found = (_judge(Claim(**claim), study["results"]) for claim in study["claims"])
+    return [verdict for verdict in found if verdict is not None]
+
+
+def _judge(claim: Claim, results: Iterable[Plain]) -> Verdict | None:
+    sides: list[dict[int, Plain]] = []  # by seed, what is known of each row on the set
+    fixed = []  # whether it has no seeds
+    for row in (claim.ours, claim.theirs):
+        mine = [result for result in results if result["row"] == row and claim.set in result["sets"]]
+        sides.append({result["seed"]: result["sets"][claim.set] for result in mine})
+        fixed.append(all(result["training"] is None for result in mine))
+    if not all(sides):
+        return None
+    seeds = sorted(set.union(*({*side} for side in sides)))
+    for side, alone in zip(sides, fixed, strict=True):
+        if alone:  # the same for every seed
+            side.update(dict.fromkeys(seeds, next(iter(side.values()))))
+    common = [seed for seed in seeds if all(seed in side for side in sides)]
+    if not common:
+        return None
+    ours, theirs = ([side[seed] for seed in common] for side in sides)
+    differences = [
+        float(a["metrics"][claim.metric]) - float(b["metrics"][claim.metric])
+        for a, b in zip(ours, theirs, strict=True)
+    ]
+    difference, interval = fmean(differences), _interval(differences)
+    columns = [[of["per_sample"].get(claim.metric) for of in side] for side in (ours, theirs)]
+    of_samples = None
+    if all(column for side in columns for column in side):
+        means = [[fmean(map(float, values)) for values in zip(*side, strict=True)] for side in columns]
+        of_samples = _interval([a - b for a, b in zip(*means, strict=True)])
+    holds = difference >= claim.least and (interval is None or interval[0] > 0)
+    return Verdict(claim, difference, len(common), interval, of_samples, holds)
+
+
+def _interval(values: Sequence[float]) -> Interval | None:
+    """95 % of the mean, Student's t; None for fewer than two, or what is not finite."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return None
+    try:
+        from scipy import stats
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("intervals need scipy; run: pip install 'scipy>=1.11'") from None
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    return fmean(values) - half, fmean(values) + half
+
+
+def _read(path: Path) -> Plain:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no {path}; give a study.json that `ppln reproduce` wrote")
+    try:
+        study = json.loads(path.read_bytes())
+        if (study["format"], study["version"]) != (FORMAT, VERSION):
+            raise ValueError(f"version {study['version']}, and this ppln reads {VERSION}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no study.json of `ppln reproduce` ({error!r})") from None
+    return study
+
+
+def _agree(what: str, path: str, was: Any, other: str, now: Any) -> None:
+    if (difference := _difference(was, now)) is not None:
+        raise ValueError(
+            f"{path} and {other} differ in {what}: {difference}; "
+            "they are no parts of one study, leave one out"
+        )
+
+
+def _difference(was: Any, now: Any, where: str = "") -> str | None:
+    """The first place where two values differ by more than rounding."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        found = (_difference(was.get(k), now.get(k), f"{where}.{k}" if where else k) for k in {**was, **now})
+        return next((text for text in found if text is not None), None)
+    if isinstance(was, float) and isinstance(now, float) and math.isclose(was, now, rel_tol=TOLERANCE):
+        return None
+    return None if was == now else f"{where} {was!r} and {now!r}".strip()
+
+
+def _about(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> str:
+    task, optimizer = study["budget"]["task"], study["budget"]["optimizer"]
+    sets: dict[str, int] = {}
+    for result in study["results"]:
+        sets |= {name: of["samples"] for name, of in result["sets"].items()}
+    lines = [
+        f"One budget: {task['train_samples']:,} samples of {task['height']} x {task['width']}, "
+        f"{optimizer['steps']:,} steps of {optimizer['batch']}, {task['times_per_sample']} frames of each.",
+        "Test sets: " + ", ".join(f"{name} ({samples:,} samples)" for name, samples in sets.items()) + ".",
+        "Mean ± standard deviation over seeds; PSNR in dB.",
+    ]
+    sizes = {key: mine[0]["parameters"] for key, mine in grouped.items() if mine[0]["training"]}
+    if sizes:
+        middle = median(sizes.values())
+        off = [
+            f"{key} ({size / middle - 1:+.0%})"
+            for key, size in sizes.items()
+            if abs(size / middle - 1) > SAME_SIZE
+        ]
+        lines.append(
+            f"Trained networks have {middle / 1e6:.1f} M parameters within {SAME_SIZE:.0%}"
+            + (f", but for {', '.join(off)}." if off else ".")
+        )
+    return "\n".join(lines)
+
+
+def _table(study: Mapping[str, Any], keys: Sequence[str], grouped: Mapping[str, list[Plain]]) -> str:
+    names = list(dict.fromkeys(name for result in study["results"] for name in result["sets"]))
+    unseen = [name for name in names if _has(study, name, "psnr_unseen")]
+    main, *others = [name for name in names if name not in unseen] or [""]
+    columns: dict[str, Callable[[list[Plain]], str]] = {
+        "parameters": lambda mine: (
+            f"{mine[0]['parameters'] / 1e6:.2f} M" if mine[0]["parameters"] else "none"
+        ),
+        "seeds": lambda mine: str(len(mine)) if mine[0]["training"] else "",
+    }
+    for metric in ("psnr", "ssim", "nrmse"):
+        columns[f"{_NAMES[metric]}, {main}"] = lambda mine, metric=metric: _spread(mine, main, metric)  # type: ignore[misc]
+    for name in others:
+        columns[f"PSNR, {name}"] = lambda mine, name=name: _spread(mine, name, "psnr")  # type: ignore[misc]
+    for name in unseen:
+        columns[f"dB lost at unseen times, {name}"] = lambda mine, name=name: _lost(mine, main, name)  # type: ignore[misc]
+    papers = {key: study["rows"].get(key, {}).get("paper") for key in keys}
+    shown = _PAPER if any(papers.values()) else ()
+    rows = [["", *columns, *(f"{_NAMES[metric]}, paper (HQF)" for metric in shown)]]
+    for key in keys:
+        mine = grouped.get(key)
+        cells = [column(mine) if mine else "" for column in columns.values()]
+        theirs = [f"{papers[key][metric]:.3f}" if papers[key] else "" for metric in shown]
+        rows.append([study["rows"].get(key, {}).get("title", key), *cells, *theirs])
+    return _grid(rows)
+
+
+def _has(study: Mapping[str, Any], name: str, metric: str) -> bool:
+    return any(metric in result["sets"].get(name, {}).get("metrics", {}) for result in study["results"])
+
+
+def _values(mine: Iterable[Plain], name: str, metric: str) -> dict[int, float]:
+    """By seed."""
+    return {
+        result["seed"]: float(result["sets"][name]["metrics"][metric])
+        for result in mine
+        if metric in result["sets"].get(name, {}).get("metrics", {})
+    }
+
+
+def _spread(mine: list[Plain], name: str, metric: str) -> str:
+    return _mean([*_values(mine, name, metric).values()], _DIGITS[metric])
+
+
+def _lost(mine: list[Plain], main: str, name: str) -> str:
+    seen, unseen = _values(mine, main, "psnr"), _values(mine, name, "psnr_unseen")
+    return _mean([seen[seed] - unseen[seed] for seed in seen if seed in unseen], 2)
+
+
+def _mean(values: Sequence[float], digits: int) -> str:
+    if not values:
+        return ""
+    text = f"{fmean(values):.{digits}f}"
+    return f"{text} ± {stdev(values):.{digits}f}" if len(values) > 1 else text
+
+
+def _claims(study: Mapping[str, Any]) -> str:
+    titles = {key: row["title"] for key, row in study["rows"].items()}
+    rows = [["claim", "difference", "95 % over seeds", "95 % over samples", "seeds", "holds"]]
+    found = {verdict.claim: verdict for verdict in verdicts(study)}
+    for claim in (Claim(**values) for values in study["claims"]):
+        more = f" by {claim.least:g} or more" if claim.least else ""
+        text = f"{titles.get(claim.ours, claim.ours)} > {titles.get(claim.theirs, claim.theirs)}{more}"
+        text += f": {_NAMES.get(claim.metric, claim.metric)}, {claim.set}"
+        verdict = found.get(claim)
+        if verdict is None:
+            rows.append([text, "", "", "", "0", "not measured"])
+            continue
+        intervals = [_interval_text(of) for of in (verdict.over_seeds, verdict.over_samples)]
+        holds = "yes" if verdict.holds else "no"
+        rows.append([text, f"{verdict.difference:+.2f}", *intervals, str(verdict.seeds), holds])
+    note = (
+        "A claim holds if the difference is large enough and, with two seeds or more, its interval over "
+        "seeds is above 0."
+    )
+    return f"{_grid(rows)}\n\n{note}"
+
+
+def _interval_text(interval: Interval | None) -> str:
+    return "" if interval is None else f"{interval[0]:+.2f} to {interval[1]:+.2f}"
+
+
+def _training(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> str:
+    head = ["", "learning rate", "samples", "sharp frames", "loss at the end", "seconds", "samples/s", "on"]
+    rows = [head]
+    for key, mine in grouped.items():
+        told = [result["training"] for result in mine if result["training"]]
+        if not told:
+            continue
+        settings = mine[0]["settings"]
+        samples = told[0]["samples"]
+        rows.append(
+            [
+                study["rows"].get(key, {}).get("title", key),
+                f"{settings['optimizer']['learning_rate']:g}",
+                f"{samples:,}",
+                f"{samples * settings['task'].get('times_per_sample', 1):,}",
+                _mean([training["loss"] for training in told], 4),
+                f"{fmean(training['seconds'] for training in told):.0f}",
+                f"{median(training['samples_per_s'] for training in told):.0f}",
+                ", ".join(sorted({gpu for one in told for gpu in one["about"]["gpus"]})) or "CPU",
+            ]
+        )
+    revisions = {(told["about"]["git"] or {}).get("revision", "unknown")[:12] for told in _trainings(study)}
+    versions = {told["about"]["versions"].get("torch", "unknown") for told in _trainings(study)}
+    note = (
+        f"Revisions: {', '.join(sorted(revisions)) or 'none'}. torch {', '.join(sorted(versions)) or 'none'}."
+    )
+    return f"{_grid(rows)}\n\n{note}"
+
+
+def _trainings(study: Mapping[str, Any]) -> list[Plain]:
+    return [result["training"] for result in study["results"] if result["training"]]
+
+
+def _grid(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells, the first one the head, as a table."""
+    cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [f"| {' | '.join(c.ljust(w) for c, w in zip(row, widths, strict=True))} |" for row in cells]
+    rule = "| " + " | ".join("-" * max(3, width) for width in widths) + " |"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def _replace(path: Path, text: str) -> None:
+    aside = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,401 @@
+"""A study runs in any portions to the same results, and what is done is not done again."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from line import Lines, register, settings
+
+from ppln import tasks
+from ppln.engine import checkpoint, config, reproduce
+from ppln.engine.feed import maker
+from ppln.engine.reproduce import Reproduce, train_settings
+from ppln.engine.studies import STUDIES, Claim, Paper, Row, Study, Table
+from ppln.engine.train import Loop, train
+from ppln.models import networks, weights
+from ppln.models.networks import NETWORKS, without_memory
+
+TINY = Study(
+    settings={
+        "task": {"name": "line", "train_samples": 20, "val_samples": 7},
+        "optimizer": {"batch": 4, "steps": 6, "learning_rate": 0.01, "ema": 0.5},
+        "machine": {"device": "cpu", "keep_samples": True},
+    },
+    sets={"lines": {}, "few": {"val_samples": 3}},
+    rows=(
+        Row("small", "a small one", "line-net", {"width": 3}, paper=Paper(0.1, 20.0, 0.5)),
+        Row("large", "a large one", "line-net", {"width": 5}, optimizer={"learning_rate": 0.02}),
+        Row("to-come", "one to come", "line-other"),
+    ),
+    tables=(Table("All", ("small", "large")),),
+    claims=(Claim("large", "small", "lines", metric="rmse"),),
+)
+
+
+@pytest.fixture(autouse=True)
+def line(monkeypatch):
+    monkeypatch.setattr(tasks, "TASKS", dict(tasks.TASKS))
+    register()
+    monkeypatch.setattr(config, "_git", lambda package: None)  # it takes longer than a training
+    yield
+    del networks.NETWORKS["line-net"]
+
+
+def run(out, study=TINY, **options):
+    said: list[str] = []
+    done = reproduce.reproduce(
+        study, Reproduce(out, **{"seeds": (0, 1), "device": "cpu", **options}), said.append
+    )
+    return done, said
+
+
+def read(out):
+    return json.loads((out / "study.json").read_text())
+
+
+def figures(out):
+    """What must not depend on portions."""
+    return {
+        (result["row"], result["seed"]): (
+            result["training"]["loss"],
+            result["training"]["validation"],
+            {name: of["metrics"] for name, of in result["sets"].items()},
+        )
+        for result in read(out)["results"]
+    }
+
+
+def test_a_study_is_done_once(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    done, said = run(out)
+    assert done.now == [("small", 0), ("large", 0), ("small", 1), ("large", 1)]
+    assert done.left == []
+    assert "to-come is left out: there is no network 'line-other'" in said
+
+    study = read(out)
+    assert [(result["row"], result["seed"]) for result in study["results"]] == [
+        ("small", 0), ("small", 1), ("large", 0), ("large", 1),
+    ]  # fmt: skip
+    assert study["rows"]["small"] == {
+        "title": "a small one",
+        "paper": {"nrmse": 0.1, "psnr": 20.0, "ssim": 0.5},
+    }
+    first = study["results"][0]
+    assert first["parameters"] == 3 * 3 + 2 * 3 + 3 + 1
+    training = first["training"]
+    assert training["steps"] == 6
+    assert training["samples"] == 24
+    assert training["seconds"] > 0
+    assert training["about"]["versions"]["torch"] == torch.__version__
+    assert first["sets"]["lines"]["samples"] == 7
+    assert first["sets"]["few"]["samples"] == 3
+    assert study["results"][2]["settings"]["optimizer"]["learning_rate"] == 0.02
+
+    folder = out / "small" / "0"
+    assert not (folder / "checkpoints").exists()
+    assert (folder / "evaluation" / "lines" / "samples.csv").exists()
+    assert not (folder / "evaluation" / "lines" / "predictions.npz").exists()
+    net, card = weights.read(folder / "weights.safetensors")
+    assert card.dtype == "bfloat16"
+    assert net.inner.out_features == 3
+    with open(folder / "train.csv") as file:
+        assert training["loss"] == float(list(csv.DictReader(file))[-1]["loss"])
+
+    monkeypatch.setattr(reproduce._Runner, "_do", lambda *_: pytest.fail("done twice"))
+    done, _ = run(out)
+    assert done.now == []
+    assert done.left == []
+
+
+def test_no_time_does_nothing(tmp_path):
+    done, _ = run(tmp_path, minutes=0)
+    assert done.now == []
+    assert len(done.left) == 4
+    assert read(tmp_path)["results"] == []
+    assert not (tmp_path / "small").exists()
+
+
+def test_when_time_is_over_a_training_is_saved_and_goes_on(tmp_path, monkeypatch):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(whole, seeds=(0,))
+    now, step = [0.0], Loop.step
+
+    def slow(self, batches):
+        now[0] += 60  # a step takes a minute
+        return step(self, batches)
+
+    trained = []
+    monkeypatch.setattr(Loop, "step", slow)
+    monkeypatch.setattr(reproduce.time, "monotonic", lambda: now[0])
+    for _ in range(4):
+        done, _ = run(parts, seeds=(0,), minutes=4)
+        trained += done.now
+    # 4 steps of the first; its last 2, and 2 of the second; the other 4 of that.
+    assert trained == [("small", 0), ("large", 0)]
+    assert now[0] == 12 * 60
+    assert figures(parts) == figures(whole)
+
+
+@pytest.mark.parametrize("where", ["_save", "write", "evaluate", "_of_set", "_put"])
+def test_killed_anywhere_it_goes_on(tmp_path, monkeypatch, where):
+    """At each call of a function in turn, once before it and once after it."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(whole, seeds=(0,), rows=("small",))
+    home = {"_save": Loop, "write": reproduce.weights}.get(where, reproduce)
+    real, dies = getattr(home, where), [0, False]  # at which call, and whether after it
+
+    class Killed(BaseException):
+        pass
+
+    calls = [0]
+
+    def once(*arguments, **options):
+        calls[0] += 1
+        if calls[0] - 1 == dies[0] and not dies[1]:
+            raise Killed
+        result = real(*arguments, **options)
+        if calls[0] - 1 == dies[0]:
+            raise Killed
+        return result
+
+    monkeypatch.setattr(home, where, once)
+    kills = 0
+    for attempt in range(8):
+        calls[0], dies[:] = 0, [attempt // 2 % 2, attempt % 2 == 1]
+        try:
+            run(parts, seeds=(0,), rows=("small",))
+        except Killed:
+            kills += 1
+    monkeypatch.setattr(home, where, real)
+    run(parts, seeds=(0,), rows=("small",))
+    assert kills >= 2
+    assert figures(parts) == figures(whole)
+    assert not (parts / "small" / "0" / "checkpoints").exists()
+
+
+SCRIPT = """
+import sys
+sys.path[:0] = [sys.argv[2]]
+import torch
+torch.set_num_threads(1)
+from line import register
+register()
+from dataclasses import replace
+from pathlib import Path
+from test_reproduce import TINY
+from ppln.engine.reproduce import Reproduce, reproduce
+study = replace(TINY, settings={**TINY.settings, "optimizer": {**TINY.settings["optimizer"], "steps": 100}})
+print("begins", flush=True)
+reproduce(study, Reproduce(Path(sys.argv[1]), seeds=(0,), device="cpu"), lambda line: print(line, flush=True))
+"""
+
+
+def test_a_killed_process_loses_nothing_that_was_done(tmp_path):
+    out, words = tmp_path / "out", [sys.executable, "-c", SCRIPT]
+    words += [str(tmp_path / "out"), str(Path(__file__).parent)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+    assert process.stdout is not None
+    for text in process.stdout:
+        if text.startswith("large, seed 0: training"):
+            break
+    latest = out / "large" / "0" / "checkpoints" / "latest"
+    while not latest.exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert [(result["row"], result["seed"]) for result in read(out)["results"]] == [("small", 0)]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120, check=True)
+    assert "large, seed 0: going on" in done.stdout
+    assert "small, seed 0" not in done.stdout
+    assert len(read(out)["results"]) == 2
+
+
+def test_study_json_alone_is_enough(tmp_path, monkeypatch):
+    here, there = tmp_path / "here", tmp_path / "there"
+    run(here, seeds=(0,))
+    there.mkdir()
+    (there / "study.json").write_bytes((here / "study.json").read_bytes())
+    done, _ = run(there)
+    assert done.now == [("small", 1), ("large", 1)]
+    assert len(read(there)["results"]) == 4
+
+
+def test_a_new_test_set_needs_no_training(tmp_path, monkeypatch):
+    run(tmp_path, seeds=(0,))
+    before = figures(tmp_path)
+    monkeypatch.setattr(reproduce._Runner, "_train", lambda *_: pytest.fail("trained"))
+    study = replace(TINY, sets={**TINY.sets, "one": {"val_samples": 1}})
+    done, _ = run(tmp_path, study, seeds=(0,))
+    assert len(done.now) == 2
+    for key, (loss, validation, sets) in figures(tmp_path).items():
+        assert sets.keys() == {"lines", "few", "one"}
+        assert (loss, validation, {name: sets[name] for name in before[key][2]}) == before[key]
+
+
+def test_another_budget_is_an_error_or_all_is_done_again(tmp_path):
+    run(tmp_path, seeds=(0,))
+    before = (tmp_path / "study.json").read_bytes()
+    with pytest.raises(ValueError, match=r"study.json: it was done with optimizer.steps 6, which is 3 now"):
+        run(tmp_path, seeds=(0,), rows=("large",), steps=3)
+    assert (tmp_path / "study.json").read_bytes() == before
+    (tmp_path / "study.json").unlink()
+    with pytest.raises(ValueError, match=r"small/0: it was done with optimizer.steps 6, which is 3 now"):
+        run(tmp_path, seeds=(0,), steps=3)
+    (tmp_path / "study.json").write_bytes(before)
+    done, _ = run(tmp_path, seeds=(0,), steps=3, again=True)
+    assert len(done.now) == 2
+    assert [result["training"]["steps"] for result in read(tmp_path)["results"]] == [3, 3]
+
+
+def test_a_row_that_was_changed_is_an_error_or_done_again(tmp_path):
+    run(tmp_path, seeds=(0,))
+    small, *others = TINY.rows
+    study = replace(TINY, rows=(replace(small, optimizer={"learning_rate": 0.5}), *others))
+    message = (
+        r"small, seed 0, in .*study.json: it was done with optimizer.learning_rate 0.01, which is 0.5 now"
+    )
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, study, seeds=(0,))
+    before = figures(tmp_path)
+    done, _ = run(tmp_path, study, seeds=(0,), again=True)
+    assert done.now == [("small", 0)]
+    after = figures(tmp_path)
+    assert after["large", 0] == before["large", 0]
+    assert after["small", 0] != before["small", 0]
+
+
+def test_a_row_that_diverges_does_not_stop_the_others(tmp_path):
+    rows = tuple(
+        replace(row, optimizer={"learning_rate": 1e30, "optimizer": "sgd"}) if row.key == "small" else row
+        for row in TINY.rows
+    )
+    done, said = run(tmp_path, replace(TINY, rows=rows), seeds=(0,))
+    assert done.now == [("large", 0)]
+    assert done.left == [("small", 0)]
+    assert any(text.startswith("small, seed 0: ") and "finite" in text for text in said)
+
+
+def test_shared_samples_change_no_bit(tmp_path):
+    alone = settings(tmp_path / "alone", keep_samples=True, seed=3)
+    make = maker(alone.task.source("train"), alone.optimizer.batch, torch.device("cpu"), keep=True)
+    train(settings(tmp_path / "first", keep_samples=True, seed=5), make=make)  # fills it
+    train(alone)
+    train(settings(tmp_path / "shared", keep_samples=True, seed=3), make=make)
+    a, b = (checkpoint.load(tmp_path / name).tensors for name in ("alone", "shared"))
+    assert a.keys() == b.keys()
+    for name in a:
+        for key, value in a[name].items():
+            assert torch.equal(value, b[name][key]), f"{name}: {key}"
+
+
+def test_samples_are_made_once_for_all_rows_and_seeds(tmp_path, monkeypatch):
+    made: dict[tuple[int, int], list[int]] = {}
+    real = Lines.batch
+
+    def counting(self, indices, device="cpu"):
+        made.setdefault((self.first, self.length), []).extend(indices)
+        return real(self, indices, device)
+
+    run(tmp_path / "alone", seeds=(1,))
+    monkeypatch.setattr(Lines, "batch", counting)
+    run(tmp_path / "shared")
+    assert sorted(made[0, 20]) == list(range(20))
+    assert sorted(made[1000, 3]) == list(range(3))  # the test set "few", which no training validates on
+    for key, value in figures(tmp_path / "alone").items():
+        assert figures(tmp_path / "shared")[key] == value
+
+
+DEBLUR = replace(
+    STUDIES["deblur"],
+    rows=(
+        next(row for row in STUDIES["deblur"].rows if row.key == "blurry"),
+        Row("unet", "U-Net", "deblur-unet-14", {"width": 4}),
+        Row("ppln", "PPLN", "deblur-ppln", {"width": 4}, {"times_per_sample": 2}),
+    ),
+    settings=STUDIES["deblur"].settings
+    | {"task": STUDIES["deblur"].settings["task"] | {"textures": "scikit-image", "motion_px": 5.0}},
+)
+
+
+def test_deblurring_as_from_the_command_line(tmp_path):
+    small = {"steps": 3, "batch": 2, "size": 32, "train_samples": 4, "val_samples": 1, "test_samples": 2}
+    options = {"seeds": (0,), "precision": "32", **small}
+    done, _ = run(tmp_path, DEBLUR, **options)
+    assert done.now == [("blurry", 0), ("unet", 0), ("ppln", 0)]
+    study = read(tmp_path)
+    for result in study["results"]:
+        assert result["sets"].keys() == {"scenes", "scenes-53"}
+        assert "psnr_unseen" in result["sets"]["scenes-53"]["metrics"]
+        column = result["sets"]["scenes"]["per_sample"]["psnr"]
+        assert sum(column) / 2 == pytest.approx(result["sets"]["scenes"]["metrics"]["psnr"], abs=1e-4)
+    blurry = study["results"][0]
+    assert blurry["training"] is None
+    assert blurry["parameters"] == 0
+    task = train_settings(DEBLUR, DEBLUR.rows[1], 0, Reproduce(tmp_path, **options)).task
+    sample = task.source("test").batch(range(2))
+    assert sample.sharp.shape[-2:] == (32, 32)
+    from ppln.metrics import psnr, to_uint8
+
+    want = psnr(to_uint8(sample.blurry.expand_as(sample.sharp) * 255), to_uint8(sample.sharp * 255)).mean()
+    assert blurry["sets"]["scenes"]["metrics"]["psnr"] == pytest.approx(float(want), abs=1e-3)
+
+
+@pytest.mark.parametrize("row", STUDIES["deblur"].rows, ids=lambda row: row.key)
+def test_rows_of_deblurring_are_equally_large(row, tmp_path):
+    if row.model not in NETWORKS:
+        pytest.skip(f"{row.model} is to come")
+    parameters = sum(p.numel() for p in without_memory(row.model, row.options).parameters())
+    if not row.trained:
+        assert parameters == 0
+        return
+    assert 10.3e6 <= parameters <= 11.4e6, f"{parameters:,}"
+    built = train_settings(STUDIES["deblur"], row, 1, Reproduce(tmp_path))
+    assert built.optimizer.steps == 2500
+    assert built.task.train_samples == 12_288
+
+
+def test_a_study_names_its_rows_once_and_no_others():
+    for study in STUDIES.values():
+        keys = [row.key for row in study.rows]
+        assert len(set(keys)) == len(keys)
+        named = {key for table in study.tables for key in table.rows}
+        assert named == set(keys)
+        assert {key for claim in study.claims for key in (claim.ours, claim.theirs)} <= set(keys)
+        assert {claim.set for claim in study.claims} <= {*study.sets, "slider"}  # windows, by that name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rows": ("smal",)}, r"rows: there is no 'smal'; did you mean 'small'\? There are small, large"),
+        ({"rows": ("to-come",)}, "'to-come' is of the network 'line-other', which there is not"),
+        ({"windows": ("slider",)}, "windows: 'slider' is not NAME=FOLDER"),
+        ({"windows": ("a/b=c",)}, "windows: 'a/b=c' is not NAME=FOLDER"),
+        ({"windows": ("few=there",)}, "there is a test set 'few' already"),
+        ({"minutes": -1}, "minutes is -1; give 0 or more"),
+        ({"seeds": (1, 1)}, r"seeds are \(1, 1\); give one or more, each once"),
+        ({"steps": 0}, "steps is 0; give 1 or more"),
+    ],
+)
+def test_bad_options(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, **options)
+
+
+def test_bad_windows_and_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no prepared windows in"):
+        run(tmp_path, DEBLUR, windows=(f"slider={tmp_path / 'none'}",))
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"study.json cannot be used \(KeyError\('format'\)\)"):
+        run(tmp_path)

@@ -1,0 +1,272 @@
+"""Tables have the means and deviations of the files, and files that do not belong together are refused."""
+
+import json
+import math
+from statistics import stdev
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ppln.report import results
+
+PSNR = {"ours": (34.0, 34.5, 34.25), "theirs": (33.0, 33.25, 33.5), "fixed": (30.0,)}
+
+
+def made(row, seed, psnr, *, sets=("scenes", "scenes-53", "slider"), rate=1e-3):
+    """What is known of a row and a seed."""
+    training = None
+    settings = {"model": {"name": row, "options": {}}}
+    if row != "fixed":
+        settings |= {"task": {"times_per_sample": 4}, "optimizer": {"learning_rate": rate}}
+        about = {"gpus": ["H200"], "git": {"revision": "abcdef0123456789"}, "versions": {"torch": "2.13.0"}}
+        training = {
+            "steps": 10,
+            "samples": 480,
+            "loss": 0.01 * (seed + 1),
+            "seconds": 60.0 + seed,
+            "samples_per_s": 1000.0 + seed,
+            "about": about,
+        }
+    values = {
+        "scenes": {"psnr": psnr, "ssim": 0.9 + seed / 100, "nrmse": 0.1},
+        "scenes-53": {"psnr": psnr - 0.5, "psnr_unseen": psnr - 1.5, "ssim": 0.9, "nrmse": 0.1},
+        "slider": {"psnr": psnr - 8, "ssim": 0.8, "nrmse": 0.2},
+    }
+    return {
+        "row": row,
+        "seed": seed,
+        "settings": settings,
+        "parameters": 0 if row == "fixed" else 11_000_000,
+        "training": training,
+        "sets": {
+            name: {
+                "settings": {"data": name},
+                "samples": 3,
+                "x_rms": 1.5,
+                "metrics": values[name],
+                "per_sample": {"psnr": [values[name]["psnr"] + d for d in (-1.0, 0.0, 1.0)]},
+            }
+            for name in sets
+        },
+    }
+
+
+def study(*found, steps=10, claims=(), **more):
+    return {
+        "format": "ppln study",
+        "version": 1,
+        "study": "deblur",
+        "budget": {
+            "task": {"train_samples": 12_288, "height": 128, "width": 128, "times_per_sample": 4},
+            "optimizer": {"steps": steps, "batch": 48},
+        },
+        "rows": {
+            "fixed": {"title": "EDI", "paper": {"nrmse": 0.336, "psnr": 17.822, "ssim": 0.515}},
+            "theirs": {"title": "their network", "paper": None},
+            "ours": {"title": "our network", "paper": None},
+        },
+        "tables": [{"title": "All systems", "rows": ["fixed", "theirs", "ours", "later"]}],
+        "claims": [
+            {"ours": a, "theirs": b, "set": "scenes", "least": least, "metric": "psnr"}
+            for a, b, least in claims
+        ],
+        "results": list(found),
+        **more,
+    }
+
+
+def everything():
+    return [made(row, seed, psnr) for row, seeds in PSNR.items() for seed, psnr in enumerate(seeds)]
+
+
+def put(path, content):
+    path.write_text(json.dumps(content))
+    return path
+
+
+def cells(text, title, section="### All systems"):
+    """A row of a table: the head's names -> cells."""
+    lines = text.partition(section)[2].strip().splitlines()
+    head, row = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (lines[0], next(line for line in lines if line.startswith(f"| {title} ")))
+    )
+    return dict(zip(head, row, strict=True))
+
+
+def test_the_table_has_means_and_deviations():
+    text = results.markdown(study(*everything()))
+    ours = cells(text, "our network")
+    assert ours["parameters"] == "11.00 M"
+    assert ours["seeds"] == "3"
+    assert ours["PSNR, scenes"] == f"34.25 ± {stdev(PSNR['ours']):.2f}"
+    assert ours["SSIM, scenes"] == "0.910 ± 0.010"
+    assert ours["NRMSE, scenes"] == "0.100 ± 0.000"
+    assert ours["PSNR, slider"] == "26.25 ± 0.25"
+    assert ours["dB lost at unseen times, scenes-53"] == "1.50 ± 0.00"
+    assert ours["PSNR, paper (HQF)"] == ""
+    fixed = cells(text, "EDI")
+    assert fixed["parameters"] == "none"
+    assert fixed["seeds"] == ""
+    assert fixed["PSNR, scenes"] == "30.00"
+    assert [fixed[f"{name}, paper (HQF)"] for name in ("NRMSE", "PSNR", "SSIM")] == [
+        "0.336",
+        "17.822",
+        "0.515",
+    ]
+    assert set(cells(text, "later").values()) == {"later", ""}
+    took = cells(text, "our network", "### What it took")
+    assert took["sharp frames"] == "1,920"
+    assert took["seconds"] == "61"
+    assert took["loss at the end"] == "0.0200 ± 0.0100"
+    assert "12,288 samples of 128 x 128, 10 steps of 48, 4 frames of each" in text
+    assert "scenes (3 samples), scenes-53 (3 samples), slider (3 samples)" in text
+    assert "Revisions: abcdef012345. torch 2.13.0." in text
+
+
+def test_every_line_of_a_table_is_as_long():
+    text = results.markdown(study(*everything(), claims=[("ours", "theirs", 0.5)]))
+    tables: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if line.startswith("|"):
+            tables[-1].append(line)
+        elif tables[-1]:
+            tables.append([])
+    for table in filter(None, tables):
+        assert len({len(line) for line in table}) == 1
+        assert len({line.count("|") for line in table}) == 1
+
+
+def test_networks_of_another_size_are_named():
+    found = everything()
+    for result in found:
+        if result["row"] == "theirs":
+            result["parameters"] = 5_000_000
+    found.append({**made("other", 0, 31.0), "parameters": 11_200_000})
+    assert "have 11.0 M parameters within 5%, but for theirs (-55%)." in results.markdown(study(*found))
+
+
+def test_claims_are_judged_by_seeds():
+    claims = [("ours", "theirs", 0.5), ("ours", "theirs", 2.0), ("theirs", "ours", 0), ("ours", "fixed", 1)]
+    claims.append(("ours", "later", 0.0))
+    content = study(*everything(), claims=claims)
+    found = results.verdicts(content)
+    assert [verdict.holds for verdict in found] == [True, False, False, True]
+    differences = np.subtract(PSNR["ours"], PSNR["theirs"])
+    assert found[0].difference == pytest.approx(differences.mean())
+    assert found[0].seeds == 3
+    want = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+    assert found[0].over_seeds == pytest.approx((want.low, want.high))
+    against_fixed = stats.ttest_1samp(np.subtract(PSNR["ours"], 30.0), 0).confidence_interval(0.95)
+    assert found[3].over_seeds == pytest.approx((against_fixed.low, against_fixed.high))
+    assert found[0].over_samples == pytest.approx((1.0, 1.0))  # every sample differs by the same
+    text = results.markdown(content)
+    row = cells(text, "our network > their network by 0.5 or more: PSNR, scenes", "### Claims")
+    assert row["difference"] == "+1.00"
+    assert row["holds"] == "yes"
+    assert row["95 % over seeds"] == f"{want.low:+.2f} to {want.high:+.2f}"
+    assert cells(text, "our network > later: PSNR, scenes", "### Claims")["holds"] == "not measured"
+
+
+def test_a_claim_that_other_seeds_could_reverse_does_not_hold():
+    found = [made("ours", seed, psnr) for seed, psnr in enumerate((30.0, 36.0))]
+    found += [made("theirs", seed, 32.0) for seed in range(2)]
+    (verdict,) = results.verdicts(study(*found, claims=[("ours", "theirs", 0.5)]))
+    assert verdict.difference == 1.0
+    assert verdict.over_seeds is not None
+    assert verdict.over_seeds[0] < 0
+    assert not verdict.holds
+
+
+def test_one_seed_has_no_interval():
+    found = [made("ours", 1, 34.0), made("theirs", 0, 30.0), made("theirs", 1, 33.0)]
+    (verdict,) = results.verdicts(study(*found, claims=[("ours", "theirs", 0.5)]))
+    assert (verdict.difference, verdict.seeds, verdict.over_seeds) == (1.0, 1, None)  # of the seed both have
+    assert verdict.holds
+
+
+def test_metrics_that_are_not_finite_are_shown():
+    text = results.markdown(study(made("ours", 0, 34.0) | {"sets": {}}, made("fixed", 0, math.inf)))
+    assert cells(text, "EDI")["PSNR, scenes"] == "inf"
+    assert cells(text, "our network")["PSNR, scenes"] == ""
+
+
+def test_portions_are_merged(tmp_path):
+    found = everything()
+    a = put(tmp_path / "a.json", study(*found[:3]))
+    b = put(tmp_path / "b.json", study(*found[2:], claims=[("ours", "theirs", 0.5)]))
+    merged = results.merge([a, b])
+    # In the order of rows; titles, tables and claims of the last.
+    assert [(r["row"], r["seed"]) for r in merged["results"]] == [
+        ("fixed", 0), ("theirs", 0), ("theirs", 1), ("theirs", 2), ("ours", 0), ("ours", 1), ("ours", 2),
+    ]  # fmt: skip
+    assert merged["claims"]
+    whole = study(*found, claims=[("ours", "theirs", 0.5)])
+    assert cells(results.markdown(merged), "our network") == cells(results.markdown(whole), "our network")
+    results.write(merged, tmp_path / "study.json")
+    assert results.merge([tmp_path / "study.json"]) == merged
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json", "study.json"]
+
+
+def test_test_sets_of_one_training_are_merged(tmp_path):
+    a = put(tmp_path / "a.json", study(made("ours", 0, 34.0, sets=("scenes",))))
+    b = put(tmp_path / "b.json", study(made("ours", 0, 34.0, sets=("slider",))))
+    (result,) = results.merge([a, b])["results"]
+    assert result["sets"].keys() == {"scenes", "slider"}
+
+
+def test_conflicts_name_both_files(tmp_path):
+    first = put(tmp_path / "a.json", study(made("ours", 0, 34.0)))
+    other_data = made("theirs", 0, 33.0)
+    other_data["sets"]["slider"]["x_rms"] = 1.6
+    other_training = made("ours", 0, 34.0)
+    other_training["training"]["seconds"] = 99.0
+    for content, message in (
+        (study(made("ours", 1, 34.0), steps=20), "differ in budget: optimizer.steps 10 and 20"),
+        (
+            study(made("ours", 1, 34.0, rate=2e-3)),
+            "the settings of ours: optimizer.learning_rate 0.001 and 0.002",
+        ),
+        (study(made("ours", 0, 31.0)), "metrics of ours, seed 0 on scenes: psnr 34.0 and 31.0"),
+        (study(other_training), "the training of ours, seed 0: seconds 60.0 and 99.0"),
+        (study(other_data), "x_rms of the test set slider: 1.5 and 1.6"),
+        (study(study="pose"), "study: 'deblur' and 'pose'"),
+    ):
+        second = put(tmp_path / "b.json", content)
+        with pytest.raises(ValueError, match=message) as error:
+            results.merge([first, second])
+        assert str(first) in str(error.value)
+        assert str(second) in str(error.value)
+
+
+def test_what_is_no_study_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="files is empty"):
+        results.merge([])
+    with pytest.raises(FileNotFoundError, match=r"there is no .*none.json"):
+        results.merge([tmp_path / "none.json"])
+    for content, message in (
+        ({}, "KeyError"),
+        ({**study(), "version": 2}, "version 2, and this ppln reads 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            results.merge([put(tmp_path / "a.json", content)])
+
+
+def test_a_page_gets_the_tables_between_its_markers(tmp_path):
+    page, content = tmp_path / "results.md", study(*everything())
+    page.write_text("# Results\n\n<!-- study deblur -->\nwas here\n<!-- end -->\n\nMore: <!-- end -->\n")
+    results.put(page, content)
+    once = page.read_text()
+    assert once.startswith("# Results\n\n<!-- study deblur -->\n\nOne budget")
+    assert once.endswith("\n<!-- end -->\n\nMore: <!-- end -->\n")
+    assert "was here" not in once
+    assert results.markdown(content) in once
+    results.put(page, content)
+    assert page.read_text() == once
+    page.write_text("# Results\n")
+    with pytest.raises(ValueError, match="has no line <!-- study deblur --> followed by <!-- end -->"):
+        results.put(page, content)
+    assert page.read_text() == "# Results\n"
+    with pytest.raises(FileNotFoundError, match=r"there is no .*none.md; write one"):
+        results.put(tmp_path / "none.md", content)

@@ -1,0 +1,186 @@
+"""`ppln deblur`, `prepare`, `demo` and `reproduce`, end to end, and what they say of bad input."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import imageio.v3 as imageio
+import imageio_ffmpeg
+import numpy as np
+import pytest
+import torch
+
+from ppln.cli import main
+from ppln.datasets.synthetic.scenes import Scenes
+from ppln.events import Events, Frames, Recording
+from ppln.events.io import native
+
+SIZE = (48, 64)
+CUPS = Path(__file__).parents[1] / "../shared/data/blur_davis346/cups.h5"
+
+
+def run(monkeypatch, *arguments: str | Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["ppln", *map(str, arguments)])
+    main()
+
+
+def frames_of(film: Path) -> int:
+    return imageio_ffmpeg.count_frames_and_secs(str(film))[0]
+
+
+@pytest.fixture(scope="module")
+def scenes() -> Scenes:
+    torch.set_num_threads(1)
+    return Scenes("test", size=SIZE, textures="scikit-image", motion_px=15)
+
+
+@pytest.fixture(scope="module")
+def recording(scenes) -> Recording:
+    return scenes.recording(4, blurry=True)
+
+
+@pytest.fixture
+def blurry(recording, tmp_path) -> Path:
+    path = tmp_path / "blurry.h5"
+    native.write_recording(recording, path)
+    return path
+
+
+def test_a_recording_becomes_a_film(blurry, recording, monkeypatch, tmp_path, capsys):
+    run(monkeypatch, "deblur", blurry, "-o", tmp_path / "sharp", "--compare", tmp_path / "beside.gif")
+    files = sorted((tmp_path / "sharp").iterdir())
+    assert len(files) == 14
+    film = np.stack([imageio.imread(file) for file in files]).astype(float)
+    assert film.shape == (14, *SIZE)
+    given = recording.frames.images[0].astype(float)
+    assert np.abs(film.mean(0) - given).max() < 1
+    assert np.abs(film - given).mean() > 2  # it is not the blurry frame again
+    assert imageio.imread(tmp_path / "beside.gif", index=None).shape[0] == 14
+    said = capsys.readouterr().out
+    assert "14 frames of 1 blurry ones" in said
+    assert "/ 255 of the blurry frames" in said
+
+
+def test_it_is_nearer_to_the_truth_than_the_blurry_frame(scenes, blurry, monkeypatch, tmp_path):
+    run(monkeypatch, "deblur", blurry, "-o", tmp_path / "sharp")
+    film = np.stack([imageio.imread(file) for file in sorted((tmp_path / "sharp").iterdir())]).astype(float)
+    truth = scenes.batch([4]).sharp[0].numpy() * 255
+    errors = [np.square(frames - truth).mean() for frames in (film, truth.mean(0))]
+    assert errors[0] < errors[1] / 3  # 5 dB
+
+
+def test_a_picture_and_its_events(blurry, recording, monkeypatch, tmp_path):
+    imageio.imwrite(tmp_path / "img.png", recording.frames.images[0])
+    given = ["--frame", tmp_path / "img.png", "--events", blurry, "--exposure-us", "0", "520000"]
+    run(monkeypatch, "deblur", *given, "-o", tmp_path / "film.mp4", "--fps", "50", "--network", "deblur-edi")
+    assert frames_of(tmp_path / "film.mp4") == 26
+
+
+def bad(recording: Recording, path: Path, **changes) -> Path:
+    native.write_recording(replace(recording, **changes), path)
+    return path
+
+
+def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
+    out = ["-o", tmp_path / "film.mp4"]
+    frames, events = recording.frames, recording.events
+    late = Frames(frames.images, frames.t + 10**9, frames.exposure + 10**9)
+    quiet = events[events.t > 400_000]
+    early = Frames(frames.images, frames.t, np.array([[0, 300_000]]))
+    imageio.imwrite(tmp_path / "large.png", np.zeros((60, 70), np.uint8))
+    picture = ["--frame", tmp_path / "large.png", "--events", blurry]
+    for arguments, message in (
+        ([blurry], "nothing to write; give -o FILM"),
+        (["--frame", blurry], "give a RECORDING, or --frame PICTURE with --events FILE"),
+        (picture, "--frame needs --exposure-us BEGIN END"),
+        ([*picture, "--exposure-us", "0", "520000"], r"60 x 70|\(60, 70\)|70 x 60"),
+        ([blurry, "--exposure-us", "9000000", "9100000"], "exposure"),
+        ([blurry, "--frames", "3"], "frames"),
+        ([tmp_path / "none.h5"], "none.h5"),
+        ([bad(recording, tmp_path / "a.h5", frames=None)], "frame"),
+        ([bad(recording, tmp_path / "b.h5", frames=late)], "exposure"),
+        ([bad(recording, tmp_path / "c.h5", frames=early, events=quiet)], "event"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            run(monkeypatch, "deblur", *arguments, *([] if arguments == [blurry] else out))
+        assert not (tmp_path / "film.mp4").exists()
+
+
+@pytest.mark.skipif(not CUPS.is_file(), reason=f"{CUPS} is not at hand")
+def test_a_real_recording(monkeypatch, tmp_path):
+    run(monkeypatch, "deblur", CUPS, "-o", tmp_path / "film.mp4", "--frames", "4", "--network", "deblur-edi")
+    assert frames_of(tmp_path / "film.mp4") == 14
+
+
+def test_windows_of_a_recording_are_evaluated(scenes, monkeypatch, tmp_path, capsys):
+    sharp = scenes.recording(4)
+    # One more event, after the last frame: the recording goes on.
+    events = Events(
+        np.append(sharp.events.x, 0), np.append(sharp.events.y, 0), np.append(sharp.events.t, 530_000),
+        np.append(sharp.events.p, True), SIZE,
+    )  # fmt: skip
+    native.write_recording(replace(sharp, events=events), tmp_path / "sharp.h5")
+    out = tmp_path / "windows"
+    arguments = ["--raw", tmp_path / "sharp.h5", "--out", out, "--workers", "1", "--verify"]
+    run(monkeypatch, "prepare", "recordings", *arguments)
+    said = capsys.readouterr().out
+    assert "sharp: 1 windows" in said
+    assert "verified: every array equals" in said
+    for network in ("deblur-edi", "deblur-ppln-head-small"):
+        where = ["--data", "windows", "--folder", out, "--out", tmp_path / network]
+        run(monkeypatch, "evaluate", network, *where)
+    found = [
+        json.loads((tmp_path / n / "results.json").read_bytes())
+        for n in ("deblur-edi", "deblur-ppln-head-small")
+    ]
+    assert [result["samples"] for result in found] == [1, 1]
+    assert found[0]["checkpoint"] is None
+    assert found[0]["metrics"]["psnr"] < found[1]["metrics"]["psnr"]
+    with pytest.raises(SystemExit, match="evaluation only"):
+        run(monkeypatch, "evaluate", "deblur-edi", *where[:4], "--split", "val", "--out", tmp_path / "val")
+    with pytest.raises(SystemExit, match="bike_bay_hdr"):
+        run(monkeypatch, "prepare", "hqf", "--raw", tmp_path, "--out", tmp_path / "hqf")
+    with pytest.raises(
+        SystemExit, match="there is nothing to prepare called 'hfq'; there are: hqf, recordings"
+    ):
+        run(monkeypatch, "prepare", "hfq")
+
+
+def test_a_demo(monkeypatch, tmp_path, capsys):
+    run(monkeypatch, "demo", "--out", tmp_path, "--height", "48", "--width", "64")
+    said = capsys.readouterr().out
+    metrics = json.loads((tmp_path / "metrics.json").read_bytes())
+    assert "ours" in said
+    assert f"wrote {tmp_path / 'demo.html'}" in said
+    assert (tmp_path / "demo.html").stat().st_size > 50_000
+    assert metrics
+
+
+def test_a_study_of_what_needs_no_training(monkeypatch, tmp_path, capsys):
+    small = ["--test-samples", "2", "--size", "32", "--textures", "scikit-image", "--device", "cpu"]
+    arguments = ["deblur", "--rows", "blurry", "edi", *small, "--out", tmp_path / "study"]
+    run(monkeypatch, "reproduce", *arguments)
+    said = capsys.readouterr().out
+    assert "| EDI " in said
+    assert "2 rows and seeds done now, 0 left" in said
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- study deblur -->\n<!-- end -->\nafter\n")
+    run(monkeypatch, "reproduce", *arguments, "--page", page)
+    assert "0 rows and seeds done now" in capsys.readouterr().out
+    assert "| EDI " in page.read_text()
+    with pytest.raises(SystemExit, match="there is no study 'pose'; there are: deblur"):
+        run(monkeypatch, "reproduce", "pose")
+
+
+def test_nothing_to_train(monkeypatch):
+    with pytest.raises(
+        SystemExit, match="deblur-edi', which has nothing to train; run: ppln evaluate deblur-edi"
+    ):
+        run(monkeypatch, "train", "deblur", "--model", "deblur-edi")
+
+
+@pytest.mark.parametrize("command", ["prepare", "reproduce"])
+def test_help_of_what_has_more_words(command, monkeypatch, capsys):
+    run(monkeypatch, command, "--help")
+    assert f"usage: ppln {command}" in capsys.readouterr().out

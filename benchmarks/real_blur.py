@@ -48,12 +48,13 @@ def main() -> None:
         "ours": trained.find("deblur-ppln-head-small").net,
     }
     rows, strips = [], []
-    for number, shot in enumerate(shots):
+    for shot in shots:
+        restored = {name: list(Restoration(net, [shot])) for name, net in networks.items()}
         films = {
-            name: np.stack([frame for _, frame, _ in Restoration(net, [shot])]).astype(np.float64)
-            for name, net in networks.items()
+            name: np.stack([sharp.frame for sharp in found]).astype(np.float64)
+            for name, found in restored.items()
         }
-        blurry = next(iter(Restoration(networks["EDI"], [shot])))[2].astype(np.float64)
+        blurry = restored["EDI"][0].blurry.astype(np.float64)
         pictures = {"blurry": blurry, **{name: film[MIDDLE] for name, film in films.items()}}
         # Edges and flat parts are those that both methods together see, each with half the say.
         calm = ndimage.gaussian_filter(sum(film[MIDDLE] for film in films.values()) / len(films), 1.5)
@@ -72,7 +73,7 @@ def main() -> None:
         for name, film in films.items():
             row[name]["deviation"] = float(np.abs(film.mean(0) - blurry).max())
         rows.append(row)
-        if number in SHOWN or given.frames:
+        if shot.number in SHOWN or given.frames:
             shown = [blurry, films["EDI"][1], films["ours"][1], films["ours"][MIDDLE], films["ours"][12]]
             strips.append(np.concatenate(shown, 1))
     means = {

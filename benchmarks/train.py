@@ -30,6 +30,7 @@ from ppln.tasks import Batch, Deblur, Task
 
 ROUNDS, STEPS = 3, 32  # on a GPU: turns of each loop, and steps in a turn
 UNTIMED = 24  # steps before those: their batches were made ahead while the other loop had its turn
+SCENES: Any = {"motion_px": 20.0, "substeps": 4, "davis": False}  # others take longer to make
 
 
 class Plain:
@@ -69,7 +70,8 @@ def on_cpu(folder: Path) -> dict[str, Any]:
 
 
 def compared(folder: Path, name: str, rounds: int) -> dict[str, float]:
-    task, options, batch = Deblur(height=64, width=64, train_samples=64), {"width": 16}, 4
+    task = Deblur(height=64, width=64, train_samples=64, **SCENES)
+    options, batch = {"width": 16}, 4
     machine = Machine(device="cpu")
     settings = settings_for(task, Model(name, options), batch, machine, folder / name)
     loop, plain = Loop(settings, make_fabric(machine), resume=False), Plain(settings, "cpu")
@@ -117,7 +119,7 @@ def on_gpu(folder: Path, *, keep: bool) -> dict[str, Any]:
     """The paper's U-Net of 192 M parameters. keep: samples are made once, in the first round."""
     name, batch = "deblur-ppln", 32
     samples = STEPS * batch if keep else 12288
-    task = Deblur(height=128, width=128, train_samples=samples, times_per_sample=1)
+    task = Deblur(height=128, width=128, train_samples=samples, times_per_sample=1, **SCENES)
     machine = Machine(device="cuda", precision="bf16", compile=True, channels_last=True, keep_samples=keep)
     settings = settings_for(task, Model(name), batch, machine, folder / f"kept-{keep}")
     loop, plain = Loop(settings, make_fabric(machine), resume=False), Plain(settings, "cuda")

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -151,6 +152,8 @@ def _deblur(arguments: list[str]) -> None:
             for reason in plan.left_out.values():
                 print(f"left out: {reason}", file=sys.stderr)
             where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+            if where == "cuda" and not torch.cuda.is_available():
+                raise ValueError("device is 'cuda', but torch sees no GPU here; use --device cpu")
             net: Any = trained.find(network).net.to(where)
             work = restore.Restoration(net, plan.shots, project=project, tile=tile)
             for time_us, picture, blurry in track(work, "deblur", total=len(work)):
@@ -209,13 +212,9 @@ def _prepare(words: list[str]) -> None:
             overwrite: Make all files again.
         """
         bags = hqf.find_bags(raw, partial=partial)
-        options: dict[str, Any] = {
-            "workers": workers,
-            "verify": verify,
-            "overwrite": overwrite,
-            "progress": report,
-        }
-        summary = prepare(bags, out, protocol="hqf", **options)
+        summary = prepare(
+            bags, out, protocol="hqf", workers=workers, verify=verify, overwrite=overwrite, progress=report
+        )
         close(summary, out, verify)
         missing = [name for name in hqf.NAMES if name not in summary.manifest.recordings]
         if missing:
@@ -239,22 +238,13 @@ def _prepare(words: list[str]) -> None:
             verify: In the end read all files again, and compare them with what the recordings give.
             overwrite: Make all files again.
         """
-        options: dict[str, Any] = {
-            "workers": workers,
-            "verify": verify,
-            "overwrite": overwrite,
-            "progress": report,
-        }
-        close(prepare(raw, out, frames_per_blur=frames_per_blur, **options), out, verify)
+        options: dict[str, Any] = {"workers": workers, "verify": verify, "overwrite": overwrite}
+        close(prepare(raw, out, frames_per_blur=frames_per_blur, progress=report, **options), out, verify)
 
     commands: dict[str, Callable[..., None]] = {"hqf": of_hqf, "recordings": of_recordings}
     if what not in commands:
         raise ValueError(f"there is nothing to prepare called {what!r}; there are: {', '.join(commands)}")
     _parse(commands[what], f"prepare {what}", arguments, positional=False)
-
-
-if __name__ == "__main__":
-    _prepare(sys.argv[1:])
 
 
 def _demo(arguments: list[str]) -> None:
@@ -432,20 +422,22 @@ def _reproduce(words: list[str]) -> None:
         Args:
             how: How it is run.
             add: More study.json files, of other portions or machines: what is in them is done.
-            page: Put the tables into this page of Markdown, between its markers.
+            page: Put the tables into this page of Markdown, between its markers. Default: print them.
         """
         file = how.out / FILE
+        if page is not None:
+            results.around(page, name)  # an error now, rather than after all trainings
         if add:
             how.out.mkdir(parents=True, exist_ok=True)
             results.write(results.merge([*add, *([file] if file.exists() else [])]), file)
-        done = reproduce(STUDIES[name], how, print)
-        study = results.merge([done.file])
+        done = reproduce(STUDIES[name], how, partial(print, flush=True))
+        study = results.merge([file])
         if page is None:
             print(results.markdown(study))
         else:
             results.put(page, study)
             print(f"wrote {page}")
-        print(f"{len(done.now)} rows and seeds done now, {len(done.left)} left; wrote {done.file}")
+        print(f"{len(done.now)} rows and seeds done now, {len(done.left)} left; wrote {file}")
 
     _parse(run, f"reproduce {name}", options)
 

@@ -10,12 +10,13 @@ import json
 import math
 import os
 import platform
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ from ppln.restore import plan
 from ppln.tasks.deblur import Deblur
 from ppln.tasks.task import Batch
 
-SHOWN = {"U-Net": "deblur-unet-14-small", "ours": "deblur-ppln-head-small"}  # the best last: the film is its
+SHOWN = {"ours": "deblur-ppln-head-small"}  # the best last: the film is its
 TAKEN = ("blurry", "EDI", "truth")
 SUBSTEPS, BETWEEN = 8, 4
 FRAMES = BETWEEN * BINS + 1  # of a film: 53
@@ -91,26 +92,24 @@ class _Given(NamedTuple):
     truth: Tensor  # [FRAMES, H, W]
 
 
-@dataclass
 class _Watch:
-    """Seconds of each stage, by the clock and of the processor (this process alone: not ffmpeg)."""
+    """Seconds of each stage."""
 
-    wall: dict[str, float] = field(default_factory=dict)
-    processor: dict[str, float] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
-        wall, processor = time.perf_counter(), time.process_time()
+        start = time.perf_counter()
         yield
-        self.wall[stage] = round(time.perf_counter() - wall, 2)
-        self.processor[stage] = round(time.process_time() - processor, 2)
+        self.seconds[stage] = round(time.perf_counter() - start, 2)
 
 
 def shipped() -> Networks:
     """Those of SHOWN that there are weights for."""
     there = ppln.list_models(pretrained=True)
-    found = ((title, ppln.create_model(name, True)) for title, name in SHOWN.items() if name in there)
-    return [(title, network) for title, network in found if isinstance(network, Deblurrer)]
+    chosen = [(title, name) for title, name in SHOWN.items() if name in there]
+    return [(title, cast(Deblurrer, ppln.create_model(name, True))) for title, name in chosen]
 
 
 def run(demo: Demo, networks: Networks | None = None) -> dict[str, Any]:
@@ -146,7 +145,8 @@ def _run(demo: Demo, networks: Networks | None) -> dict[str, Any]:
             frames = _frames(title, network.eval(), given.x)
             methods.append(_method(title, frames, given, places))
     with watch("films"):
-        blurry, truth = (_method(name, frames, given, places) for name, frames in _ends(given))
+        blurry = _method("blurry", given.x[0, -1:].expand(FRAMES, -1, -1), given, places)
+        truth = _method("truth", given.truth, given, places)
         pixels = [_pixel(given, *place) for place in places]
         unit = _unit(networks[-1][1], places[0], given.x) if networks else None
         duration_ms = (given.exposure_us[1] - given.exposure_us[0]) / 1000
@@ -166,15 +166,15 @@ def _run(demo: Demo, networks: Networks | None) -> dict[str, Any]:
         },
         "metrics": {method.title: dict(method.metrics) for method in (blurry, *methods)},
         "parameters": {title: sum(p.numel() for p in network.parameters()) for title, network in networks},
-        "seconds": watch.wall,
-        "processor_seconds": watch.processor,
+        "seconds": watch.seconds,
         "versions": {
             "ppln": ppln.__version__,
             "torch": torch.__version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
         },
-        "machine": f"{platform.machine()}, {os.cpu_count()} processors, of which one was used",
+        "machine": f"{platform.machine()}, {os.cpu_count()} processors, torch on one of them",
+        "command": _command(demo),
     }
     with watch("page"):
         film = (demo.out / "beside.mp4").read_bytes()
@@ -218,11 +218,6 @@ def _record(demo: Demo) -> _Given:
     blurry = torch.from_numpy(shot.image).float() / 255
     truth = scenes.batch([demo.scene]).sharp[0]
     return _Given(torch.cat([events, blurry[None]])[None], shot.events, shot.exposure_us, truth)
-
-
-def _ends(given: _Given) -> Iterator[tuple[str, Tensor]]:
-    yield "blurry", given.x[0, -1:].expand(FRAMES, -1, -1)
-    yield "truth", given.truth
 
 
 @torch.no_grad()
@@ -358,8 +353,18 @@ def _told(result: dict[str, Any]) -> dict[str, str]:
         "seconds": seconds,
         "machine": result["machine"],
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
-        "again": f"ppln demo --scene {scene['number']}",
+        "again": result["command"],
     }
     if scene["textures"] == "scikit-image":
         told["surfaces"] = "photographs that come with scikit-image, free to use"
     return told
+
+
+def _command(demo: Demo) -> str:
+    """What makes the same again, wherever it is written to"""
+    words = ["ppln", "demo"]
+    for field in fields(demo):
+        value = getattr(demo, field.name)
+        if field.name != "out" and value != field.default:
+            words += [f"--{field.name.replace('_', '-')}", str(value)]
+    return shlex.join(words)

@@ -10,7 +10,7 @@ Dimensions: T time stamps, H x W image.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
@@ -27,15 +27,16 @@ from ppln.events.events import whole
 from ppln.events.io import require
 from ppln.events.representations import histogram
 from ppln.models.deblurrer import BINS, Deblurrer
+from ppln.models.unet import STRIDE
 
 GRID = np.linspace(0, 1, BINS + 1)  # the times that the protocol compares, and that blur is the mean of
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722], np.float32)  # of red, green and blue: Rec. 709
 MOST_GAIN = np.float32(4)  # of a colour; what is left is added as grey, lest noise in the dark be multiplied
 AT_ONCE = 1 << 19  # pixels of frames in one call of the network, about
 WHOLE = 1 << 20  # pixels; larger pictures go through the network in tiles
-TILE, LEAST_TILE, STRIDE = 512, 128, 16
-_NO_MEMORY = "can't allocate memory"  # what torch says on a CPU
+TILE, LEAST_TILE = 512, 128  # sides, in pixels
 OVERLAP, MARGIN = 64, 16  # of tiles, in pixels; what is nearer than the margin to a cut is not used
+_NO_MEMORY = "can't allocate memory"  # what torch says on a CPU
 
 
 class Shot(NamedTuple):
@@ -44,7 +45,7 @@ class Shot(NamedTuple):
     number: int  # in the recording, from 0
     image: NDArray  # [H, W] or [H, W, 3], uint8 or uint16
     exposure_us: tuple[int, int]
-    events: Events  # of the exposure
+    events: Events  # of the exposure, with begin <= t < end
     times: NDArray[np.float64]  # [T] of 0 to 1: when sharp frames are wanted
     times_us: list[int]  # the same, as the recording counts
 
@@ -119,7 +120,8 @@ def plan(
         begin, end = exposures[i]
         times = _times(exposures[i], exposures[kept[0]][0], fps)
         times_us = [begin + round(float(t) * (end - begin)) for t in times]
-        shots.append(Shot(i, pictures.images[i], (begin, end), _within(events, begin, end), times, times_us))
+        within = events.between(begin, end)
+        shots.append(Shot(i, pictures.images[i], (begin, end), within, times, times_us))
     return Plan(shots, faults)
 
 
@@ -140,7 +142,12 @@ def _checked(recording: Recording) -> tuple[Events, Frames]:
 
 def _exposures(frames: Frames, exposure_us: tuple[int, int] | None) -> list[tuple[int, int]]:
     if exposure_us is not None:
-        begin, end = (whole("exposure_us", v) for v in exposure_us)
+        try:
+            begin, end = (whole("exposure_us", v) for v in exposure_us)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"exposure_us is {exposure_us!r}; give begin and end in whole us, from a frame's time stamp"
+            ) from None
         if begin >= end:
             raise ValueError(f"exposure_us is {(begin, end)}; its end must come after its begin")
         return [(t + begin, t + end) for t in frames.t.tolist()]
@@ -150,10 +157,6 @@ def _exposures(frames: Frames, exposure_us: tuple[int, int] | None) -> list[tupl
             "and end in us, from a frame's time stamp: (0, 20000) where that is the start of 20 ms"
         )
     return [(begin, end) for begin, end in frames.exposure.tolist()]
-
-
-def _within(events: Events, begin: int, end: int) -> Events:
-    return events.between(begin, end + 1)  # with the end, as the histogram counts
 
 
 def _fault(events: Events, number: int, exposure_us: tuple[int, int]) -> str | None:
@@ -170,7 +173,7 @@ def _fault(events: Events, number: int, exposure_us: tuple[int, int]) -> str | N
             f"exposure_us of frame {number} is {exposure_us}, but the events run from {first} to {last} us; "
             "give times as the recording counts them"
         )
-    if not len(_within(events, begin, end)):
+    if not len(events.between(begin, end)):
         return (
             f"there are no events in the exposure of frame {number}, {exposure_us} us: nothing tells what "
             "moved; choose other frames, or mend exposure_us"
@@ -197,7 +200,6 @@ class Restoration:
               them. (The mean is over the 14 times of GRID, of the clipped frames.)
     tile      side of the tiles in which pictures go through the network, a multiple of 16. None: whole, in
               tiles where they are large, and in smaller ones when memory runs out.
-    progress  called with how many frames are done, and how many there will be.
 
     Afterwards, `deviation` is how far a pixel of the mean is from its blurry frame, at most, of 0 to 1 and
     before rounding; `tile` is the size that was used.
@@ -207,7 +209,6 @@ class Restoration:
     shots: list[Shot]
     project: bool = True
     tile: int | None = None
-    progress: Callable[[int, int], None] | None = None
     deviation: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -223,17 +224,13 @@ class Restoration:
     def __iter__(self) -> Iterator[Sharp]:
         self.network.eval()
         self.deviation = 0.0
-        done, total = 0, len(self)
         for shot in self.shots:
-            shown = _to_uint8(_light(shot.image))
-            for time_us, frame in zip(shot.times_us, self._frames(shot), strict=True):
+            light = _light(shot.image)
+            shown = _to_uint8(light)
+            for time_us, frame in zip(shot.times_us, self._frames(shot, light), strict=True):
                 yield Sharp(time_us, frame, shown)
-                done += 1
-                if self.progress is not None:
-                    self.progress(done, total)
 
-    def _frames(self, shot: Shot) -> Iterator[NDArray[np.uint8]]:
-        light = _light(shot.image)
+    def _frames(self, shot: Shot, light: NDArray[np.float32]) -> Iterator[NDArray[np.uint8]]:
         blurry = light if light.ndim == 2 else light @ LUMINANCE
         begin, end = shot.exposure_us
         events = histogram(shot.events, BINS, start_us=begin, end_us=end)

@@ -1,6 +1,7 @@
 """`ppln deblur`, `prepare`, `demo` and `reproduce`, end to end, and what they say of bad input."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,7 @@ def bad(recording: Recording, path: Path, **changes) -> Path:
 
 
 def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     out = ["-o", tmp_path / "film.mp4"]
     frames, events = recording.frames, recording.events
     late = Frames(frames.images, frames.t + 10**9, frames.exposure + 10**9)
@@ -95,6 +97,7 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
         (["--frame", blurry], "give a RECORDING, or --frame PICTURE with --events FILE"),
         (picture, "--frame needs --exposure-us BEGIN END"),
         ([*picture, "--exposure-us", "0", "520000"], r"60 x 70|\(60, 70\)|70 x 60"),
+        ([blurry, "--device", "cuda"], "device is 'cuda', but torch sees no GPU here"),
         ([blurry, "--exposure-us", "9000000", "9100000"], "exposure"),
         ([blurry, "--frames", "3"], "frames"),
         ([tmp_path / "none.h5"], "none.h5"),
@@ -137,6 +140,15 @@ def test_windows_of_a_recording_are_evaluated(scenes, monkeypatch, tmp_path, cap
     assert [result["samples"] for result in found] == [1, 1]
     assert found[0]["checkpoint"] is None
     assert found[0]["metrics"]["psnr"] < found[1]["metrics"]["psnr"]
+    small = ["--test-samples", "1", "--size", "32", "--textures", "scikit-image", "--device", "cpu"]
+    study = ["deblur", "--rows", "blurry", "edi", *small]
+    run(monkeypatch, "reproduce", *study, "--windows", f"real={out}", "--out", tmp_path / "here")
+    shutil.copytree(out, tmp_path / "moved")
+    again = ["--windows", f"real={tmp_path / 'moved'}", "--out", tmp_path / "there"]
+    run(monkeypatch, "reproduce", *study, *again, "--add", tmp_path / "here" / "study.json")
+    said = capsys.readouterr().out
+    assert "PSNR, real" in said
+    assert "0 rows and seeds done now, 0 left" in said
     with pytest.raises(SystemExit, match="evaluation only"):
         run(monkeypatch, "evaluate", "deblur-edi", *where[:4], "--split", "val", "--out", tmp_path / "val")
     with pytest.raises(SystemExit, match="bike_bay_hdr"):
@@ -154,7 +166,8 @@ def test_a_demo(monkeypatch, tmp_path, capsys):
     assert "ours" in said
     assert f"wrote {tmp_path / 'demo.html'}" in said
     assert (tmp_path / "demo.html").stat().st_size > 50_000
-    assert metrics
+    assert metrics["scene"]["size"] == [48, 64]
+    assert metrics["metrics"]["ours"]["psnr"] > metrics["metrics"]["blurry"]["psnr"]
 
 
 def test_a_study_of_what_needs_no_training(monkeypatch, tmp_path, capsys):
@@ -169,6 +182,10 @@ def test_a_study_of_what_needs_no_training(monkeypatch, tmp_path, capsys):
     run(monkeypatch, "reproduce", *arguments, "--page", page)
     assert "0 rows and seeds done now" in capsys.readouterr().out
     assert "| EDI " in page.read_text()
+    page.write_text("no markers")
+    with pytest.raises(SystemExit, match=r"page.md has no line <!-- study deblur -->"):
+        run(monkeypatch, "reproduce", *arguments[:-1], tmp_path / "new", "--page", page)
+    assert not (tmp_path / "new").exists()  # it is told before anything is done
     with pytest.raises(SystemExit, match="there is no study 'pose'; there are: deblur"):
         run(monkeypatch, "reproduce", "pose")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ppln import create_model, demo
+from ppln import create_model, demo, list_models
 from ppln.demo import SAMPLES, Demo
 from ppln.events.video import read_video
 from ppln.metrics import psnr, to_uint8
@@ -77,6 +77,9 @@ def test_table_equals_the_file(made):
     cells = [re.findall(r"<t[hd][^>]*>([^<]*)<", row) for row in table.splitlines()]
     rows = {title: values for title, *values in filter(None, cells)}
     printed = {line.split()[0]: line.split()[1:] for line in demo.text(result).splitlines()[1:-1]}
+    command = "ppln demo --height 48 --width 64 --motion-px 8.0 --textures made"
+    assert written["command"] == command
+    assert f"<dd>{command}</dd>" in (out / "demo.html").read_text()
     for title, values in written["metrics"].items():
         want = [f"{values['psnr']:.2f}", f"{values['ssim']:.4f}", f"{values['nrmse']:.4f}"]
         assert rows[title] == printed[title] == want
@@ -136,9 +139,14 @@ def test_without_networks(tmp_path, monkeypatch):
 
 
 def test_shipped_are_those_with_weights(monkeypatch):
-    monkeypatch.setattr("ppln.list_models", lambda pretrained: ["deblur-unet-14-small", "steering-ppln"])
+    monkeypatch.setattr(demo, "SHOWN", {"U-Net": "deblur-unet-14", "ours": "deblur-ppln-head-small"})
+    monkeypatch.setattr("ppln.list_models", lambda pretrained: ["deblur-unet-14", "steering-ppln"])
     monkeypatch.setattr("ppln.create_model", lambda name, pretrained: Blind(1))
     assert [title for title, _ in demo.shipped()] == ["U-Net"]
+
+
+def test_what_is_shown_is_in_the_zoo():
+    assert set(demo.SHOWN.values()) <= set(list_models(pretrained=True))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from ppln.datasets.windows import FORMAT, MANIFEST, VERSION, Entry, Manifest, Pr
 from ppln.events.events import whole
 from ppln.events.io import RecordingError, detect, require
 from ppln.events.io.hdf5 import attribute, opened
-from ppln.events.io.native import _put_in_place
+from ppln.events.io.native import put_in_place
 
 ARRAYS = Window._fields
 COMPRESSION = 4  # of gzip
@@ -82,7 +82,7 @@ def prepare(
     raw         a recording, a folder of recordings, or a list of such; NAME.bag becomes NAME.h5
     workers     processes, each with a recording at a time. More than 1 start Python anew: a script then needs
                 `if __name__ == "__main__":`
-    verify      in the end also read all files again, and compare them with what their sources give now
+    verify      also read every file again, and compare it with what its source gives now
     overwrite   make all again; otherwise a file of the same source and frames_per_blur is kept, and one of
                 another is an error
     progress    called after each recording
@@ -199,7 +199,7 @@ def _manifest(out: Path, protocol: Protocol, frames_per_blur: int) -> Manifest:
 
 
 def _save(manifest: Manifest, out: Path) -> None:
-    with _put_in_place(out / MANIFEST, overwrite=True) as aside:
+    with put_in_place(out / MANIFEST, overwrite=True) as aside:
         aside.write_text(manifest.text())
 
 
@@ -261,7 +261,7 @@ def _fingerprint(source: Path) -> tuple[int, str]:
 
 
 def _write(job: _Job, origin: dict[str, Any]) -> None:
-    with _put_in_place(job.target, job.overwrite) as aside:
+    with put_in_place(job.target, job.overwrite) as aside:
         # Few recordings have a pixel with more than 255 events between two frames: those are begun again.
         if not _fill(aside, job, origin, np.uint8):
             _fill(aside, job, origin, np.uint16)

@@ -27,7 +27,6 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ppln.datasets import hqf
 from ppln.datasets.synthetic.scenes import Sample
@@ -51,15 +50,10 @@ class Window(NamedTuple):
     t_us: NDArray[np.int64]  # [F] the frames' own time stamps
 
 
-def window_histogram(events: Events, bins: int, *, start_us: int, end_us: int) -> Tensor:
-    """Counts of the events with start_us <= t < end_us, others left out -> float32 [2 bins, H, W]."""
-    return histogram(events.between(start_us, end_us), bins, start_us=start_us, end_us=end_us)
-
-
 def make_window(events: Events, images: NDArray[np.uint8], t_us: NDArray[np.int64]) -> Window:
     """Of frames [F, H, W], their times [F], and events that may reach beyond them."""
     first, last = int(t_us[0]), int(t_us[-1])
-    counts = window_histogram(events, len(t_us) - 1, start_us=first, end_us=last).numpy()
+    counts = histogram(events.between(first, last), len(t_us) - 1, start_us=first, end_us=last).numpy()
     if counts.max(initial=0) > np.iinfo(np.uint16).max:
         raise ValueError(
             f"a pixel has {counts.max():.0f} events between two frames, from {first} to {last} us, more than "
@@ -106,7 +100,9 @@ def _groups(path: Path, size: int, sensor: Sensor) -> Iterator[tuple[NDArray[np.
                     f"{path}: t of the frames goes back from {last} to {t} us at frame {number}; "
                     "ppln.read_recording sorts them: write what it reads with native.write_recording"
                 )
-            images, times, last, number = [*images, image], [*times, t], t, number + 1
+            images.append(image)
+            times.append(t)
+            last, number = t, number + 1
             if len(times) == size:
                 yield np.stack(images), np.array(times, np.int64)
                 images, times = [], []

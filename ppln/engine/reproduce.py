@@ -10,17 +10,20 @@
 
 It can be killed at any moment. What is in study.json is not done again, even where the folders are gone: the
 file is all that has to be carried from one machine to the next. A training that was interrupted goes on from
-its last checkpoint, and an evaluation begins anew.
+its last checkpoint; one that is finished is evaluated on every test set before time counts again.
 """
 
 import csv
+import fcntl
 import gc
 import json
 import math
+import re
 import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -28,8 +31,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
-from ppln.engine import compare, config
+from ppln.engine import config
+from ppln.engine.compare import TOLERANCE
 from ppln.engine.config import Machine, Train
 from ppln.engine.evaluate import describe, evaluate, write
 from ppln.engine.fabric import make_fabric
@@ -39,13 +44,15 @@ from ppln.engine.studies import Row, Study
 from ppln.engine.train import Interrupted, Loop
 from ppln.engine.trained import find
 from ppln.engine.watch import NotFinite
-from ppln.models import create_model, list_models, weights
+from ppln.models import create_model, weights
 from ppln.models.weights import put_in_place
 from ppln.tasks import Source, Task
 
 FILE = "study.json"
 FORMAT, VERSION = "ppln study", 1
 Plain = dict[str, Any]
+Results = dict[tuple[str, int], Plain]  # by row and seed
+_LOGGED = ("step", "loss", "samples_per_s", "data_wait")
 
 
 @dataclass(frozen=True)
@@ -55,11 +62,11 @@ class Reproduce:
     out: Path = Path("runs/reproduce")
     """The folder of results. What is there already is not done again."""
     minutes: float | None = None
-    """Stop after so long; a training then goes on from there the next time. None: not before all is done."""
+    """Stop after so long; a training goes on from there the next time. 0: only tables. None: never."""
     rows: tuple[str, ...] = ()
     """Only these. None given: all."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Of trainings."""
+    """Of trainings. Methods that have nothing to train are evaluated once."""
     windows: tuple[str, ...] = ()
     """More test sets, each NAME=FOLDER, of windows that `ppln prepare` wrote."""
     steps: int | None = None
@@ -83,7 +90,7 @@ class Reproduce:
     evaluation_batch: int = 16
     """Samples that are evaluated at a time."""
     again: bool = False
-    """Do anew what was done with other settings, which are an error otherwise."""
+    """Do rows and test sets anew that were done with other settings, which are an error otherwise."""
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not self.minutes >= 0:
@@ -95,7 +102,6 @@ class Reproduce:
 class Done(NamedTuple):
     now: list[tuple[str, int]]  # rows and seeds that this call finished
     left: list[tuple[str, int]]  # those that it had no time for, or that failed
-    file: Path  # of all results
 
 
 class OutOfTime(Exception):  # noqa: N818
@@ -104,7 +110,10 @@ class OutOfTime(Exception):  # noqa: N818
 
 def reproduce(study: Study, how: Reproduce, say: Callable[[str], None]) -> Done:
     """Do what is not done yet, one seed of all rows after the other. say: told a line now and then."""
-    return _Runner(study, how, say).run()
+    runner = _Runner(study, how, say)
+    how.out.mkdir(parents=True, exist_ok=True)
+    with _alone(how.out):
+        return runner.run()
 
 
 def train_settings(study: Study, row: Row, seed: int, how: Reproduce) -> Train:
@@ -185,19 +194,24 @@ class _Runner:
         self.rows = self._chosen()
         self.sets = self._test_sets()
         self.pool: tuple[Task, Make] | None = None  # the samples of the last training, kept
-        self.tests: dict[Task, Task] = {}  # whose samples are kept, too
+        self.tests: dict[str, Task] = {}  # whose samples are kept, too
         self.file = how.out / FILE
-        self.budget = _common(study, replace(how, device="auto"))
-        before, self.results = _read(self.file)  # by row and seed
-        if self.results and not self._is_same(before, config.plain(self.budget), str(self.file)):
-            self.results = {}
+        self.budget = config.plain(_common(study, replace(how, device="auto")))
+        self.results: Results = {}
 
     def run(self) -> Done:
-        now: list[tuple[str, int]] = []
+        before, self.results = _read(self.file)
+        if self.results and before != self.budget:
+            raise ValueError(
+                f"{self.file}: it was done with {_difference(before, self.budget)} now; "
+                "give the same options, or another --out"
+            )
         jobs = [(row, seed) for row, seed in self._jobs() if not self._is_done(row, seed)]
-        self.how.out.mkdir(parents=True, exist_ok=True)
         self._write()  # titles and tables may be new
+        now: list[tuple[str, int]] = []
         for row, seed in jobs:
+            if time.monotonic() >= self.deadline:
+                break
             try:
                 self._do(row, seed)
             except OutOfTime:
@@ -208,7 +222,7 @@ class _Runner:
             now.append((row.key, seed))
             self.say(f"{row.key}, seed {seed}: {self._line(row, seed)}")
         left = [(row.key, seed) for row, seed in jobs if (row.key, seed) not in now]
-        return Done(now, left, self.file)
+        return Done(now, left)
 
     def _chosen(self) -> list[Row]:
         rows = {row.key: row for row in self.study.rows}
@@ -217,35 +231,29 @@ class _Runner:
                 close = get_close_matches(key, rows, n=1)
                 hint = f"did you mean {close[0]!r}? " if close else ""
                 raise ValueError(f"rows: there is no {key!r}; {hint}There are {', '.join(rows)}")
-            if rows[key].model not in list_models():
-                raise ValueError(f"rows: {key!r} is of the network {rows[key].model!r}, which there is not")
-        chosen = [rows[key] for key in self.how.rows or rows]
-        for row in chosen:
-            if row.model not in list_models():
-                self.say(f"{row.key} is left out: there is no network {row.model!r}")
-        return [row for row in chosen if row.model in list_models()]
+        return [rows[key] for key in self.how.rows or rows]
 
     def _test_sets(self) -> dict[str, Task]:
         common = _common(self.study, self.how)["task"]
-        sets = {name: config.merge(common, changes) for name, changes in self.study.sets.items()}
+        values = {name: config.merge(common, changes) for name, changes in self.study.sets.items()}
         for text in self.how.windows:
-            name, equals, folder = text.partition("=")
-            if not (name and equals and folder) or not name.replace("-", "").replace("_", "").isalnum():
+            name, _, folder = text.partition("=")
+            if not folder or not re.fullmatch(r"[\w-]+", name):
                 raise ValueError(f"windows: {text!r} is not NAME=FOLDER, NAME of letters, digits, - and _")
-            if name in sets:
+            if name in values:
                 raise ValueError(f"windows: there is a test set {name!r} already; give another name")
-            sets[name] = {"name": common["name"], "data": "windows", "folder": folder}
-        tasks = {name: config.build(Task, values, name) for name, values in sets.items()}  # type: ignore[type-abstract]
-        for text in self.how.windows:
-            tasks[text.partition("=")[0]].source("test")  # an error now, rather than after a training
+            values[name] = {"name": common["name"], "data": "windows", "folder": folder}
+        tasks = {name: config.build(Task, of, name) for name, of in values.items()}  # type: ignore[type-abstract]
+        for name in tasks.keys() - self.study.sets.keys():
+            tasks[name].source("test")  # an error now, rather than after a training
         return tasks
 
     def _jobs(self) -> Iterator[tuple[Row, int]]:
-        for k, seed in enumerate(self.how.seeds):
+        for seed in self.how.seeds:
             for row in self.rows:
                 if row.trained:
                     yield row, seed
-                elif k == 0:
+                elif seed == self.how.seeds[0]:
                     yield row, 0
 
     def _is_done(self, row: Row, seed: int) -> bool:
@@ -256,25 +264,21 @@ class _Runner:
         where = f"{row.key}, seed {seed}, in {self.file}"
         if not self._is_same(known["settings"], self._settings(row, seed), where):
             del self.results[row.key, seed]
-            shutil.rmtree(self._folder(row, seed), ignore_errors=True)
             return False
         for name, task in self.sets.items():
             of = known["sets"].get(name)
             if of and not self._is_same(of["settings"], _of_data(task), f"{where}, test set {name}"):
                 del known["sets"][name]
-                shutil.rmtree(self._folder(row, seed) / "evaluation" / name, ignore_errors=True)
         return self.sets.keys() <= known["sets"].keys()
 
     def _is_same(self, was: Plain, now: Plain, where: str) -> bool:
         """Whether settings are the same; if they are not, it is an error without `again`."""
-        if was == now:
-            return True
-        if not self.how.again:
+        if was != now and not self.how.again:
             raise ValueError(
                 f"{where}: it was done with {_difference(was, now)} now; give the same options, "
                 "another --out, or --again to do it anew"
             )
-        return False
+        return was == now
 
     def _settings(self, row: Row, seed: int) -> Plain:
         """What decides a result, but for the seed."""
@@ -282,61 +286,54 @@ class _Runner:
             return {"model": {"name": row.model, "options": dict(row.options)}}
         return _deciding(config.plain(train_settings(self.study, row, seed, self.how)))
 
-    def _folder(self, row: Row, seed: int) -> Path:
-        return self.how.out / row.key / str(seed)
-
-    def _check_time(self) -> None:
-        if time.monotonic() >= self.deadline:
-            raise OutOfTime
-
     def _do(self, row: Row, seed: int) -> None:
         """Train and evaluate what is missing."""
-        self._check_time()
-        folder = self._folder(row, seed)
-        training, file = None, folder / "weights.safetensors"
+        folder = self.how.out / row.key / str(seed)
+        known = self.results.get((row.key, seed))
+        training, file = None, None
         if row.trained:
-            if (folder / "config.yaml").exists():
-                was = _deciding(config.read(folder / "config.yaml"))
-                if not self._is_same(was, self._settings(row, seed), str(folder)):
-                    shutil.rmtree(folder)
-            if not file.exists():
-                self._train(row, seed)
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-            training = json.loads((folder / "trained.json").read_bytes())
-            net, card = weights.read(file)
-            about = describe(card.name, net, card.options, file)
-        else:
-            net = create_model(row.model, **dict(row.options))
-            about = describe(row.model, net, row.options, None)
-        result: Plain = {
+            file = folder / "weights.safetensors"
+            if known and not file.exists():
+                self.say(
+                    f"{row.key}, seed {seed}: for another test set it is trained again; there is no {file}"
+                )
+            training = self._trained(row, seed, folder)
+        net = weights.read(file)[0] if file else create_model(row.model, **dict(row.options))
+        about = describe(row.model, net, row.options, file)
+        sets = dict(known["sets"]) if known and known["training"] == training else {}
+        for name in self.sets:
+            if name not in sets:
+                sets[name] = self._evaluate(net, name, folder / "evaluation" / name, {**about, "seed": seed})
+        self.results[row.key, seed] = {
             "row": row.key,
             "seed": seed,
             "settings": self._settings(row, seed),
             "parameters": about["model"]["parameters"],
             "training": training,
-            "sets": {},
+            "sets": sets,
         }
-        known = self.results.get((row.key, seed))
-        if known and known["training"] == training:
-            result["sets"] = known["sets"]
-        for name, task in self.sets.items():
-            if name in result["sets"]:
-                continue
-            place = folder / "evaluation" / name
-            if not self._is_evaluated(place, task, about["checkpoint"]):
-                self._check_time()
-                self._evaluate(net, task, place, {**about, "seed": seed})
-            result["sets"][name] = _of_set(compare.read(place), task)
-            self.results[row.key, seed] = result
-            self._write()
+        self._write()
 
-    def _train(self, row: Row, seed: int) -> None:
+    def _trained(self, row: Row, seed: int, folder: Path) -> Plain:
+        """What is known of a training, which is done now unless its weights are there."""
+        if (folder / "config.yaml").exists():
+            was = _deciding(config.read(folder / "config.yaml"))
+            if not self._is_same(was, self._settings(row, seed), str(folder)):
+                shutil.rmtree(folder)
+        if not (folder / "weights.safetensors").exists():
+            self._train(row, seed, folder)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        return json.loads((folder / "trained.json").read_bytes())
+
+    def _train(self, row: Row, seed: int, folder: Path) -> None:
         """To weights.safetensors and trained.json, which is written first."""
-        settings, folder = train_settings(self.study, row, seed, self.how), self._folder(row, seed)
-        shutil.rmtree(folder / "evaluation", ignore_errors=True)  # of other weights
+        settings = train_settings(self.study, row, seed, self.how)
         fabric = make_fabric(settings.machine)
         resume = (folder / "config.yaml").exists()
         self.say(f"{row.key}, seed {seed}: {'going on' if resume else 'training'}")
+        gc.collect()  # what the last training had on the GPU is free, also if it failed
+        if fabric.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
         loop = _Timed(settings, fabric, resume, self._make(settings, fabric.device))
         loop.deadline = self.deadline
         try:
@@ -349,15 +346,12 @@ class _Runner:
         finally:
             if fabric.device.type == "cuda":
                 torch.cuda.synchronize()  # samples that were made ahead are there before others read them
-        told = {**_from_log(folder, settings), "validation": loop.metrics, "about": config.about()}
-        del loop
-        gc.collect()
+        validation = {name: _number(value) for name, value in loop.metrics.items()}
+        on = torch.cuda.get_device_name() if fabric.device.type == "cuda" else "CPU"
+        told = {**_from_log(folder, settings), "on": on, "validation": validation, "about": config.about()}
         _put(folder / "trained.json", told)
-        network = find(folder)
-        card = network.card
-        weights.write(
-            folder / "weights.safetensors", network.net, card.name, card.options, card, dtype="bfloat16"
-        )
+        net, card, *_ = find(folder)
+        weights.write(folder / "weights.safetensors", net, card.name, card.options, card, dtype="bfloat16")
 
     def _make(self, settings: Train, device: torch.device) -> Make | None:
         """What makes samples: they are kept from training to training as long as the data are the same."""
@@ -373,24 +367,44 @@ class _Runner:
             self.pool = data, maker(source, settings.optimizer.batch, device, keep=True)
         return self.pool[1]
 
-    def _is_evaluated(self, place: Path, task: Task, checkpoint: Plain | None) -> bool:
-        if not (place / "results.json").exists():
-            return False
-        about = compare.read(place).about
-        same = (about["checkpoint"] or {}).get("sha256") == (checkpoint or {}).get("sha256")
-        return same and self._is_same(_without_folder(about["settings"]), _of_data(task), str(place))
-
-    def _evaluate(self, net: Any, task: Task, place: Path, about: Plain) -> None:
-        device = self.how.device
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        machine = Machine(device, precision="tf32" if device == "cuda" else "32")
-        fabric = make_fabric(machine)  # which also sets torch's precision
-        if task not in self.tests:
-            self.tests[task] = _with_source(task, _Held(task.source("test")))
-        batch, device = self.how.evaluation_batch, fabric.device
-        found = evaluate(net.to(device), self.tests[task], "test", batch=batch, device=device)
+    def _evaluate(self, net: nn.Module, name: str, place: Path, about: Plain) -> Plain:
+        """A row on a test set, for study.json."""
+        is_fast = self.how.device != "cpu" and torch.cuda.is_available()
+        machine = Machine(self.how.device, precision="tf32" if is_fast else "32")
+        device = make_fabric(machine).device  # torch's precision is set, too
+        if name not in self.tests:
+            task = self.sets[name]
+            self.tests[name] = _with_source(task, _Held(task.source("test")))
+        batch = self.how.evaluation_batch
+        found = evaluate(net.to(device), self.tests[name], "test", batch=batch, device=device)
+        data = {column: [float(f"{v:.6g}") for v in values] for column, values in found.data.items()}
+        self._check_data(name, data)
         write(place, found, {**about, "precision": machine.precision, "about": config.about()})
+        claimed = {claim.metric for claim in self.study.claims} & found.columns.keys()
+        return {
+            "settings": _of_data(self.sets[name]),
+            "samples": len(found.indices),
+            "data": data,  # tells samples apart that have the same settings
+            "metrics": {metric: _number(value) for metric, value in found.metrics.items()},
+            "per_sample": {
+                metric: [_number(round(v, 4)) for v in found.columns[metric].tolist()]
+                for metric in sorted(claimed)
+            },
+            "seconds": found.seconds,
+            "precision": machine.precision,
+        }
+
+    def _check_data(self, name: str, data: dict[str, list[float]]) -> None:
+        """All rows are evaluated on the same samples, which may have been made on several machines."""
+        known = next((of["sets"][name]["data"] for of in self.results.values() if name in of["sets"]), data)
+        for column, values in data.items():
+            was = known[column]
+            same = len(was) == len(values) and np.isclose(np.mean(was), np.mean(values), TOLERANCE)
+            if not same or not np.allclose(was, values, 10 * TOLERANCE, 1e-4):  # quiet samples differ by more
+                raise ValueError(
+                    f"test set {name}: by its {column}, it has other samples than the {name} of {self.file}; "
+                    "give the same ones, another name, or another --out"
+                )
 
     def _line(self, row: Row, seed: int) -> str:
         sets = self.results[row.key, seed]["sets"]
@@ -408,7 +422,10 @@ class _Runner:
             "version": VERSION,
             "study": study.settings["task"]["name"],
             "budget": self.budget,
-            "rows": {row.key: {"title": row.title, "paper": _paper(row)} for row in study.rows},
+            "rows": {
+                row.key: {"title": row.title, "paper": row.paper and row.paper._asdict()}
+                for row in study.rows
+            },
             "tables": [asdict(table) for table in study.tables],
             "claims": [asdict(claim) for claim in study.claims],
             "results": [result for _, result in ranked],
@@ -416,8 +433,22 @@ class _Runner:
         _put(self.file, content)
 
 
-def _read(file: Path) -> tuple[Plain, dict[tuple[str, int], Plain]]:
-    """The budget in a study.json, and results by row and seed; nothing if there is no file."""
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Two that write one study.json would each drop what the other has done."""
+    with open(out / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"out is {out}, where another `ppln reproduce` is at work; give another --out, and later "
+                "put both together with --add"
+            ) from None
+        yield
+
+
+def _read(file: Path) -> tuple[Plain, Results]:
+    """The budget and the results in a study.json; nothing if there is no file."""
     if not file.exists():
         return {}, {}
     try:
@@ -442,12 +473,8 @@ def _deciding(values: Mapping[str, Any]) -> Plain:
 
 
 def _of_data(task: Task) -> Plain:
-    """What decides a test set; where its folder is does not."""
-    return _without_folder({k: v for k, v in config.plain(task).items() if k != "name"})
-
-
-def _without_folder(settings: Mapping[str, Any]) -> Plain:
-    return {name: value for name, value in settings.items() if name != "folder"}
+    """What decides a test set; where its folder is does not (`_check_data` sees what is in it)."""
+    return {name: value for name, value in config.plain(task).items() if name not in ("name", "folder")}
 
 
 def _difference(was: Any, now: Any, where: str = "") -> str:
@@ -462,40 +489,18 @@ def _difference(was: Any, now: Any, where: str = "") -> str:
 def _from_log(folder: Path, settings: Train) -> Plain:
     """What train.csv says of a training, all of its portions together."""
     with open(folder / "train.csv") as file:
-        rows = list(csv.DictReader(file))
-    steps = [0, *(int(row["step"]) for row in rows)]
-    speeds = [float(row["samples_per_s"]) for row in rows]
-    batch = settings.optimizer.batch
-    last = [float(row["loss"]) for row in rows[-max(1, len(rows) // 10) :]]
+        rows = [{name: float(row[name]) for name in _LOGGED} for row in csv.DictReader(file)]
+    batch, steps = settings.optimizer.batch, [0, *(int(row["step"]) for row in rows)]
+    working = [(1 - row["data_wait"]) / row["samples_per_s"] for row in rows]  # seconds a sample
     return {
         "steps": steps[-1],
         "samples": steps[-1] * batch,
-        "seconds": sum(
-            n * batch / speed for n, speed in zip(np.diff(steps).tolist(), speeds, strict=True)
-        ),  # of steps and validations, without starting
-        "samples_per_s": float(np.median(speeds)),
-        "loss": float(np.mean(last)),  # over the last tenth of the log
-    }
-
-
-def _of_set(found: compare.Results, task: Task) -> Plain:
-    """A row on a test set, for study.json."""
-    first = next(iter(task.metrics))
-    column = found.columns.get(first)
-    return {
-        "settings": _of_data(task),
-        "samples": len(found.indices),
-        "x_rms": float(np.mean(found.data["x_rms"])),  # tells data apart that have the same settings
-        "metrics": {name: _number(value) for name, value in found.metrics.items()},
-        "per_sample": {} if column is None else {first: [_number(round(v, 4)) for v in column.tolist()]},
-        "seconds": found.about["seconds"],
-        "precision": found.about["precision"],
+        # Without waiting for samples, which the first training makes for all.
+        "seconds": sum(n * batch * s for n, s in zip(np.diff(steps).tolist(), working, strict=True)),
+        "samples_per_s": float(np.median([row["samples_per_s"] for row in rows])),
+        "loss": float(np.mean([row["loss"] for row in rows[-max(1, len(rows) // 10) :]])),  # the last tenth
     }
 
 
 def _number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
-
-
-def _paper(row: Row) -> Plain | None:
-    return row.paper._asdict() if row.paper else None

@@ -1,7 +1,7 @@
 """What `ppln reproduce` trains and evaluates: studies, made of rows. Data only; reproduce.py runs them.
 
 Rows of a study have one budget: the same samples, steps, batches and supervised frames, and parameters within
-5 %. What a row changes about that is what it is about, or its learning rate, tuned on validation scenes.
+5 %. What a row changes about that is what it is about, or its learning rate.
 """
 
 from collections.abc import Mapping

@@ -46,6 +46,7 @@ def signed_count(x: Tensor) -> Tensor:
     return F.pad((events[:, :, :1] - events[:, :, 1:]).cumsum(1), (0, 0, 0, 0, 0, 0, 1, 0))
 
 
-def grid(like: Tensor, frames: int = BINS + 1) -> Tensor:
-    """The times of the protocol's frames, linspace(0, 1, frames), for every sample -> [B, frames]"""
-    return torch.linspace(0, 1, frames, device=like.device).expand(like.shape[0], -1)
+def grid(like: Tensor) -> Tensor:
+    """The times of the protocol's 14 frames, the borders of the bins, for every sample -> [B, K + 1]"""
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    return torch.linspace(0, 1, BINS + 1, dtype=dtype, device=like.device).expand(like.shape[0], -1)

@@ -12,7 +12,7 @@ import torch
 from numpy.polynomial import legendre
 from torch import Tensor, nn
 
-from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer
+from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, grid
 from ppln.models.layout import crop, interpolate, pad, unit_times
 from ppln.models.unet import STRIDE, UNet
 
@@ -139,9 +139,7 @@ class DeblurECIR(UNet, Deblurrer):
         coefficients = self.polynomials(x)
         if self.refinement is None:
             return (coefficients,)
-        times = torch.linspace(0, 1, BINS + 1, device=x.device, dtype=coefficients.dtype)
-        frames = evaluate(coefficients, times[None])
-        return coefficients, self.refinement(frames, x[:, :EVENT_CHANNELS])
+        return coefficients, self.refinement(evaluate(coefficients, grid(x)), x[:, :EVENT_CHANNELS])
 
     def decode(self, code: tuple[Tensor, ...], t: Tensor | float) -> Tensor:
         coefficients, *residuals = code

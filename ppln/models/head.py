@@ -109,9 +109,8 @@ def events_around(counts: Tensor, t: Tensor) -> Tensor:
 
     now = t[..., None] * BINS  # [B, T, 1]
     weight = (shares((now + lags).clamp(0, BINS)) - shares(now)) / MANY
-    with torch.autocast(
-        counts.device.type, enabled=False
-    ):  # counts may be large, and their differences small
+    # Not in bfloat16: counts may be large, and their differences small.
+    with torch.autocast(counts.device.type, enabled=False):
         pixels = counts.flatten(2).mT[:, None].to(weight.dtype)  # [B, 1, H W, K]
         around = torch.matmul(pixels, weight).tanh()  # [B, T, H W, lags]
     return around.mT.unflatten(-1, counts.shape[-2:]).to(counts.dtype)

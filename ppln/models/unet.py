@@ -128,7 +128,7 @@ class DeblurUNet(UNet, Deblurrer):
         return crop(self.head(self.features(pad(x, STRIDE))), x)
 
     def decode(self, code: Tensor, t: Tensor | float) -> Tensor:
-        return repeat(code, t)
+        return repeat(code, unit_times(t, code))
 
 
 class DeblurUNetT(UNet, Deblurrer):

@@ -52,7 +52,7 @@ class Film:
         kinds: dict[str, type[_Writer]] = {".mp4": _Mp4, ".gif": _Gif, "": _Folder}
         kind = kinds.get(path.suffix.lower())
         if kind is None:
-            raise ValueError(f"path is {path}; give one that ends in .mp4 or .gif, or a folder's name")
+            raise ValueError(f"path is {path}; give one that ends in .mp4 or .gif, or a folder without a dot")
         if not 0 < fps <= 1000:
             raise ValueError(f"fps is {fps}; give a number above 0, at most 1000")
         if kind is _Gif and fps > MOST_GIF_FPS:

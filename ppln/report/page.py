@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.io import require
+from ppln.report.film import REQUIREMENT
 
 DIGITS = {"psnr": 2, "ssim": 4, "nrmse": 4}  # of the metrics, as they are shown
 HEADINGS = {"psnr": "PSNR, dB", "ssim": "SSIM", "nrmse": "NRMSE"}
@@ -71,19 +72,14 @@ class Scene(NamedTuple):
     duration_ms: float
 
 
-def png(picture: NDArray[np.uint8]) -> bytes:
-    imageio = require("imageio.v3", "imageio[ffmpeg]>=2.30", "the page of the demo")
-    return imageio.imwrite("<bytes>", picture, extension=".png")
-
-
-def _jpeg(picture: NDArray[np.uint8]) -> bytes:
-    imageio = require("imageio.v3", "imageio[ffmpeg]>=2.30", "the page of the demo")
-    return imageio.imwrite("<bytes>", picture, extension=".jpg", quality=92)
-
-
 def uri(content: bytes, kind: str) -> str:
-    """As an address that holds it: uri(png(picture), "image/png")"""
+    """As an address that holds it: uri(film, "video/mp4")"""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def picture_uri(picture: NDArray[np.uint8], kind: str = "png", **options: Any) -> str:
+    imageio = require("imageio.v3", REQUIREMENT, "the page of the demo")
+    return uri(imageio.imwrite("<bytes>", picture, extension=f".{kind}", **options), f"image/{kind}")
 
 
 def in_figures(metric: str, value: float) -> str:
@@ -173,7 +169,7 @@ def render(scene: Scene, film: bytes, made: Mapping[str, str]) -> str:
     """The page. film: mp4, blurry beside sharp; made: how all was made, in words."""
     ours = scene.methods[-1]
     light, dark = (uri(draw_curves(scene, dark=dark), "image/png") for dark in (False, True))
-    alone = "" if scene.unit else " This method has no PP layer to look into."
+    words = f"Below: {scene.unit.name}." if scene.unit else "This method has no PP layer to look into."
     kept = scene.truth.frames[:: _step(scene)]
     text = Template(Path(__file__).with_name("demo.html").read_text(encoding="utf-8"))
     return text.substitute(
@@ -189,7 +185,7 @@ def render(scene: Scene, film: bytes, made: Mapping[str, str]) -> str:
         metrics=_metrics_table(scene),
         curves_light=light,
         curves_dark=dark,
-        potential=(html.escape(f"Below: {scene.unit.name}.") if scene.unit else "") + alone,
+        potential=html.escape(words),
         made="\n".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in made.items()),
     )
 
@@ -202,7 +198,7 @@ def _step(scene: Scene) -> int:
 def _sprite(method: Method, step: int) -> str:
     """All frames in one picture, one above the other; the page shows one at a time."""
     frames = method.frames[::step]
-    picture = uri(_jpeg(np.ascontiguousarray(frames.reshape(-1, frames.shape[2]))), "image/jpeg")
+    picture = picture_uri(frames.reshape(-1, frames.shape[2]), "jpeg", quality=92)
     title = html.escape(method.title)
     alt = f"{title}: the scene at the time of the slider"
     return (
@@ -220,7 +216,7 @@ def _strip_table(scene: Scene) -> str:
             cells = ""
             for method in columns:
                 alt = html.escape(f"{method.title}, {name}" + f" at t = {middle}" * (part is scene.crop))
-                picture = uri(png(_at(method.frames, middle)[part]), "image/png")
+                picture = picture_uri(_at(method.frames, middle)[part])
                 cells += f'<td><img src="{picture}" alt="{alt}"></td>'
             rows.append(f'<tr><th scope="row">{name}</th>{cells}</tr>')
     return "\n".join(rows)

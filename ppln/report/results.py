@@ -9,7 +9,7 @@ Figures are means over seeds ± standard deviation. The paper's stand beside, in
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -70,14 +70,14 @@ def merge(files: Sequence[Path]) -> Plain:
             _agree(f"the settings of {key}", other, known, path, result["settings"])
             for set_name, of in result["sets"].items():
                 other, known = sets.setdefault(set_name, (path, of))
-                for what in ("settings", "samples", "x_rms"):
-                    _agree(f"{what} of the test set {set_name}", other, known[what], path, of[what])
+                _agree(f"the settings of {set_name}", other, known["settings"], path, of["settings"])
+                _check_samples(set_name, other, known["data"], path, of["data"])
             if (key, seed) in results:
                 other, known = results[key, seed]
                 _agree(f"the training of {name}", other, known["training"], path, result["training"])
-                for set_name in known["sets"].keys() & result["sets"].keys():
-                    was, now = (which["sets"][set_name]["metrics"] for which in (known, result))
-                    _agree(f"metrics of {name} on {set_name}", other, was, path, now)
+                for set_name, of in result["sets"].items():
+                    was = known["sets"].get(set_name, of)["metrics"]
+                    _agree(f"metrics of {name} on {set_name}", other, was, path, of["metrics"])
                 result = {**known, "sets": {**known["sets"], **result["sets"]}}
             results[key, seed] = path, result
     last = studies[-1][1]
@@ -93,18 +93,26 @@ def write(study: Mapping[str, Any], path: Path) -> None:
 
 def put(page: Path, study: Mapping[str, Any]) -> None:
     """Put the tables into a page of Markdown, between its lines `<!-- study NAME -->` and `<!-- end -->`."""
-    start, end = f"<!-- study {study['study']} -->", "<!-- end -->"
+    before, after = around(page, study["study"])
+    _replace(page, f"{before}\n\n{markdown(study)}\n{after}")
+
+
+def around(page: Path, name: str) -> tuple[str, str]:
+    """What a page has up to the first of these lines, and from the second on."""
+    start, end = f"<!-- study {name} -->", "<!-- end -->"
     if not page.is_file():
         raise FileNotFoundError(f"there is no {page}; write one that has the lines {start} and {end}")
     before, found, rest = page.read_text(encoding="utf-8").partition(start)
     _, closed, after = rest.partition(end)
     if not found or not closed:
         raise ValueError(f"{page} has no line {start} followed by {end}; add both")
-    _replace(page, f"{before}{start}\n\n{markdown(study)}\n{end}{after}")
+    return before + start, end + after
 
 
 def markdown(study: Mapping[str, Any]) -> str:
-    """All tables, the training's last, and the claims."""
+    """All tables, the claims, and what the trainings took."""
+    if not study["results"]:
+        return "There are no results yet.\n"
     grouped: dict[str, list[Plain]] = {}
     for result in study["results"]:
         grouped.setdefault(result["row"], []).append(result)
@@ -122,34 +130,30 @@ def verdicts(study: Mapping[str, Any]) -> list[Verdict]:
     return [verdict for verdict in found if verdict is not None]
 
 
-def _judge(claim: Claim, results: Iterable[Plain]) -> Verdict | None:
-    sides: list[dict[int, Plain]] = []  # by seed, what is known of each row on the set
-    fixed = []  # whether it has no seeds
+def _judge(claim: Claim, results: Sequence[Plain]) -> Verdict | None:
+    sides: list[dict[int, Plain]] = []  # what is known of each row on the set, by seed
+    seeds = {result["seed"] for result in results if result["row"] in (claim.ours, claim.theirs)}
     for row in (claim.ours, claim.theirs):
         mine = [result for result in results if result["row"] == row and claim.set in result["sets"]]
-        sides.append({result["seed"]: result["sets"][claim.set] for result in mine})
-        fixed.append(all(result["training"] is None for result in mine))
-    if not all(sides):
-        return None
-    seeds = sorted(set.union(*({*side} for side in sides)))
-    for side, alone in zip(sides, fixed, strict=True):
-        if alone:  # the same for every seed
-            side.update(dict.fromkeys(seeds, next(iter(side.values()))))
-    common = [seed for seed in seeds if all(seed in side for side in sides)]
+        side = {result["seed"]: result["sets"][claim.set] for result in mine}
+        if mine and mine[0]["training"] is None:  # the same for every seed
+            side = dict.fromkeys(seeds, mine[0]["sets"][claim.set])
+        sides.append(side)
+    common = sorted(sides[0].keys() & sides[1].keys())
     if not common:
         return None
     ours, theirs = ([side[seed] for seed in common] for side in sides)
-    differences = [
-        float(a["metrics"][claim.metric]) - float(b["metrics"][claim.metric])
-        for a, b in zip(ours, theirs, strict=True)
-    ]
+    values = [[float(of["metrics"][claim.metric]) for of in side] for side in (ours, theirs)]
+    differences = [a - b for a, b in zip(*values, strict=True)]
     difference, interval = fmean(differences), _interval(differences)
-    columns = [[of["per_sample"].get(claim.metric) for of in side] for side in (ours, theirs)]
     of_samples = None
-    if all(column for side in columns for column in side):
-        means = [[fmean(map(float, values)) for values in zip(*side, strict=True)] for side in columns]
+    if all(claim.metric in of["per_sample"] for of in (*ours, *theirs)):
+        columns = [
+            zip(*(of["per_sample"][claim.metric] for of in side), strict=True) for side in (ours, theirs)
+        ]
+        means = [[fmean(map(float, of)) for of in column] for column in columns]
         of_samples = _interval([a - b for a, b in zip(*means, strict=True)])
-    holds = difference >= claim.least and (interval is None or interval[0] > 0)
+    holds = difference >= claim.least and (difference if interval is None else interval[0]) > 0
     return Verdict(claim, difference, len(common), interval, of_samples, holds)
 
 
@@ -185,10 +189,29 @@ def _agree(what: str, path: str, was: Any, other: str, now: Any) -> None:
         )
 
 
+def _check_samples(name: str, path: str, was: Plain, other: str, now: Plain) -> None:
+    """They are compared themselves: folders may have any names, and scenes change with the code.
+
+    A scene that another machine made has a few other events, which count for more where there are few.
+    """
+    for column, values in was.items():
+        others = now[column]
+        same = len(values) == len(others) and math.isclose(fmean(values), fmean(others), rel_tol=TOLERANCE)
+        near = (
+            math.isclose(*pair, rel_tol=10 * TOLERANCE, abs_tol=1e-4)
+            for pair in zip(values, others, strict=False)
+        )
+        if not (same and all(near)):
+            raise ValueError(
+                f"{path} and {other} have other samples in the test set {name}, by their {column}; "
+                "they are no parts of one study, leave one out"
+            )
+
+
 def _difference(was: Any, now: Any, where: str = "") -> str | None:
     """The first place where two values differ by more than rounding."""
     if isinstance(was, dict) and isinstance(now, dict):
-        found = (_difference(was.get(k), now.get(k), f"{where}.{k}" if where else k) for k in {**was, **now})
+        found = (_difference(was.get(k), now.get(k), f"{where}.{k}".strip(".")) for k in {**was, **now})
         return next((text for text in found if text is not None), None)
     if isinstance(was, float) and isinstance(now, float) and math.isclose(was, now, rel_tol=TOLERANCE):
         return None
@@ -204,7 +227,7 @@ def _about(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> str:
         f"One budget: {task['train_samples']:,} samples of {task['height']} x {task['width']}, "
         f"{optimizer['steps']:,} steps of {optimizer['batch']}, {task['times_per_sample']} frames of each.",
         "Test sets: " + ", ".join(f"{name} ({samples:,} samples)" for name, samples in sets.items()) + ".",
-        "Mean ± standard deviation over seeds; PSNR in dB.",
+        "Mean ± standard deviation over seeds; PSNR in dB. Weights are evaluated as stored, in bfloat16.",
     ]
     sizes = {key: mine[0]["parameters"] for key, mine in grouped.items() if mine[0]["training"]}
     if sizes:
@@ -222,34 +245,32 @@ def _about(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> str:
 
 
 def _table(study: Mapping[str, Any], keys: Sequence[str], grouped: Mapping[str, list[Plain]]) -> str:
-    names = list(dict.fromkeys(name for result in study["results"] for name in result["sets"]))
-    unseen = [name for name in names if _has(study, name, "psnr_unseen")]
-    main, *others = [name for name in names if name not in unseen] or [""]
-    columns: dict[str, Callable[[list[Plain]], str]] = {
-        "parameters": lambda mine: (
-            f"{mine[0]['parameters'] / 1e6:.2f} M" if mine[0]["parameters"] else "none"
-        ),
-        "seeds": lambda mine: str(len(mine)) if mine[0]["training"] else "",
-    }
-    for metric in ("psnr", "ssim", "nrmse"):
-        columns[f"{_NAMES[metric]}, {main}"] = lambda mine, metric=metric: _spread(mine, main, metric)  # type: ignore[misc]
-    for name in others:
-        columns[f"PSNR, {name}"] = lambda mine, name=name: _spread(mine, name, "psnr")  # type: ignore[misc]
-    for name in unseen:
-        columns[f"dB lost at unseen times, {name}"] = lambda mine, name=name: _lost(mine, main, name)  # type: ignore[misc]
+    metrics: dict[str, set[str]] = {}  # by test set
+    for result in study["results"]:
+        for name, of in result["sets"].items():
+            metrics.setdefault(name, set()).update(of["metrics"])
+    unseen = [name for name, known in metrics.items() if "psnr_unseen" in known]
+    main, *others = [name for name in metrics if name not in unseen] or [""]
+    wanted = [*((metric, main) for metric in ("psnr", "ssim", "nrmse")), *(("psnr", name) for name in others)]
     papers = {key: study["rows"].get(key, {}).get("paper") for key in keys}
     shown = _PAPER if any(papers.values()) else ()
-    rows = [["", *columns, *(f"{_NAMES[metric]}, paper (HQF)" for metric in shown)]]
+    head = ["", "parameters", "seeds", *(f"{_NAMES[metric]}, {name}" for metric, name in wanted)]
+    head += [f"dB lost at unseen times, {name}" for name in unseen]
+    rows = [[*head, *(f"{_NAMES[metric]}, paper (HQF)" for metric in shown)]]
     for key in keys:
-        mine = grouped.get(key)
-        cells = [column(mine) if mine else "" for column in columns.values()]
-        theirs = [f"{papers[key][metric]:.3f}" if papers[key] else "" for metric in shown]
-        rows.append([study["rows"].get(key, {}).get("title", key), *cells, *theirs])
+        mine = grouped.get(key, [])
+        cells = [_title(study, key), "", ""]
+        if mine:
+            size, trained = mine[0]["parameters"], mine[0]["training"]
+            cells[1:] = f"{size / 1e6:.2f} M" if size else "none", str(len(mine)) if trained else ""
+        cells += [_mean([*_values(mine, name, metric).values()], _DIGITS[metric]) for metric, name in wanted]
+        cells += [_lost(mine, main, name) for name in unseen]
+        rows.append(cells + [f"{papers[key][metric]:.3f}" if papers[key] else "" for metric in shown])
     return _grid(rows)
 
 
-def _has(study: Mapping[str, Any], name: str, metric: str) -> bool:
-    return any(metric in result["sets"].get(name, {}).get("metrics", {}) for result in study["results"])
+def _title(study: Mapping[str, Any], key: str) -> str:
+    return study["rows"].get(key, {}).get("title", key)
 
 
 def _values(mine: Iterable[Plain], name: str, metric: str) -> dict[int, float]:
@@ -259,10 +280,6 @@ def _values(mine: Iterable[Plain], name: str, metric: str) -> dict[int, float]:
         for result in mine
         if metric in result["sets"].get(name, {}).get("metrics", {})
     }
-
-
-def _spread(mine: list[Plain], name: str, metric: str) -> str:
-    return _mean([*_values(mine, name, metric).values()], _DIGITS[metric])
 
 
 def _lost(mine: list[Plain], main: str, name: str) -> str:
@@ -278,12 +295,11 @@ def _mean(values: Sequence[float], digits: int) -> str:
 
 
 def _claims(study: Mapping[str, Any]) -> str:
-    titles = {key: row["title"] for key, row in study["rows"].items()}
     rows = [["claim", "difference", "95 % over seeds", "95 % over samples", "seeds", "holds"]]
     found = {verdict.claim: verdict for verdict in verdicts(study)}
     for claim in (Claim(**values) for values in study["claims"]):
         more = f" by {claim.least:g} or more" if claim.least else ""
-        text = f"{titles.get(claim.ours, claim.ours)} > {titles.get(claim.theirs, claim.theirs)}{more}"
+        text = f"{_title(study, claim.ours)} > {_title(study, claim.theirs)}{more}"
         text += f": {_NAMES.get(claim.metric, claim.metric)}, {claim.set}"
         verdict = found.get(claim)
         if verdict is None:
@@ -314,26 +330,28 @@ def _training(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> s
         samples = told[0]["samples"]
         rows.append(
             [
-                study["rows"].get(key, {}).get("title", key),
+                _title(study, key),
                 f"{settings['optimizer']['learning_rate']:g}",
                 f"{samples:,}",
                 f"{samples * settings['task'].get('times_per_sample', 1):,}",
                 _mean([training["loss"] for training in told], 4),
                 f"{fmean(training['seconds'] for training in told):.0f}",
                 f"{median(training['samples_per_s'] for training in told):.0f}",
-                ", ".join(sorted({gpu for one in told for gpu in one["about"]["gpus"]})) or "CPU",
+                ", ".join(sorted({training["on"] for training in told})),
             ]
         )
-    revisions = {(told["about"]["git"] or {}).get("revision", "unknown")[:12] for told in _trainings(study)}
-    versions = {told["about"]["versions"].get("torch", "unknown") for told in _trainings(study)}
+    abouts = [result["training"]["about"] for result in study["results"] if result["training"]]
+    revisions = sorted({_revision(about["git"]) for about in abouts})
+    versions = sorted({about["versions"].get("torch", "unknown") for about in abouts})
     note = (
-        f"Revisions: {', '.join(sorted(revisions)) or 'none'}. torch {', '.join(sorted(versions)) or 'none'}."
+        "Seconds are without waiting for samples, which the first training of a machine makes for all. "
+        f"Revisions: {', '.join(revisions) or 'none'}. torch {', '.join(versions) or 'none'}."
     )
     return f"{_grid(rows)}\n\n{note}"
 
 
-def _trainings(study: Mapping[str, Any]) -> list[Plain]:
-    return [result["training"] for result in study["results"] if result["training"]]
+def _revision(git: Mapping[str, Any] | None) -> str:
+    return f"{git['revision'][:12]}{' with changes' if git['dirty'] else ''}" if git else "unknown"
 
 
 def _grid(rows: Sequence[Sequence[str]]) -> str:

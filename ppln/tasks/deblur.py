@@ -70,6 +70,10 @@ class Deblur(Task):
                 f"data is {self.data!r} and folder is {str(self.folder)!r}; windows need the folder that "
                 "`ppln prepare` wrote, and scenes have none"
             )
+        if self.data == "windows" and self.test_times != FRAMES:
+            raise ValueError(
+                f"test_times is {self.test_times}, and windows have the {FRAMES} frames that were recorded"
+            )
         steps, rest = divmod(self.test_times - 1, BINS)
         if rest or steps < 1 or self.substeps % steps:
             raise ValueError(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ppln.datasets import hqf
 from ppln.datasets.prepare import prepare
-from ppln.datasets.windows import Manifest, Windows, iter_windows, make_window, window_histogram
+from ppln.datasets.windows import Manifest, Windows, iter_windows, make_window
 from ppln.events import Events, Frames, RecordingError
 from ppln.events.io import native
 from ppln.metrics import psnr, to_uint8
@@ -39,9 +39,6 @@ def test_borders():
     assert window.histogram[:, 0, 1].tolist() == [2, 0, 2, 0]
     assert window.histogram.sum() == 4
     assert (window.frames.dtype, window.histogram.dtype, window.t_us.dtype) == (np.uint8, np.uint16, np.int64)
-    assert torch.equal(
-        window_histogram(events, 2, start_us=100, end_us=190), torch.from_numpy(window.histogram).float()
-    )
 
 
 def test_too_many_events_for_a_count():

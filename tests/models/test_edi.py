@@ -65,7 +65,7 @@ def test_light_of_an_ideal_camera_is_found_exactly(mean: str):
 
 def test_the_mean_of_the_frames_is_the_blurry_one():
     x = random_x(most=30)
-    y = DeblurEDI()(x, grid(x).double())
+    y = DeblurEDI()(x, grid(x))
     torch.testing.assert_close(y.mean(1), x[:, -1:])
 
 

@@ -176,7 +176,7 @@ def test_what_does_not_depend_on_time_runs_once(name: str, part: str):
     assert [shape[:2] for shape in calls] == [x.shape[:2]]
 
 
-@pytest.mark.parametrize("name", ["deblur-unet-t", "deblur-unet-14", "steering-humod", "deblur-ppln"])
+@pytest.mark.parametrize("name", [*(name for name in NAMES if name.startswith("deblur-")), "steering-humod"])
 @pytest.mark.parametrize("t", [-0.1, 1.1, float("nan")])
 def test_times_outside_are_errors(name: str, t: float):
     for value in (t, torch.tensor([0.5, t])):
@@ -357,3 +357,16 @@ def test_loading_is_strict(key: str):
 def test_unknown_checkpoints_are_errors():
     with pytest.raises(ValueError, match=r"no network 'steering-humod'.*steering-ppln"):
         ppln.load_released({}, "steering-humod")
+
+
+def test_the_paper_s_deblurring_network_in_released_semantics():
+    """The authors' time runs from -1 to 1; here it is 0 to 1, as everywhere."""
+    layers = {"conv": ReleasedConv2d, "conv_transpose": ReleasedConvTranspose2d}
+    theirs, ours = small("deblur-ppln", **layers), small("deblur-ppln", semantics="released")
+    x, t = inputs("deblur-ppln"), times(B, T)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x, t), theirs(x, 2 * t - 1))
+    with pytest.raises(ValueError, match=r"t must be in \[0, 1\]"):
+        ours(x, -t)
+    with pytest.raises(ValueError, match="semantics must be 'paper' or 'released', got 'theirs'"):
+        ppln.create_model("deblur-ppln", semantics="theirs")

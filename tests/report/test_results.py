@@ -19,14 +19,15 @@ def made(row, seed, psnr, *, sets=("scenes", "scenes-53", "slider"), rate=1e-3):
     settings = {"model": {"name": row, "options": {}}}
     if row != "fixed":
         settings |= {"task": {"times_per_sample": 4}, "optimizer": {"learning_rate": rate}}
-        about = {"gpus": ["H200"], "git": {"revision": "abcdef0123456789"}, "versions": {"torch": "2.13.0"}}
+        git = {"revision": "abcdef0123456789", "dirty": seed == 1}
         training = {
             "steps": 10,
             "samples": 480,
             "loss": 0.01 * (seed + 1),
             "seconds": 60.0 + seed,
             "samples_per_s": 1000.0 + seed,
-            "about": about,
+            "on": "H200",
+            "about": {"git": git, "versions": {"torch": "2.13.0"}},
         }
     values = {
         "scenes": {"psnr": psnr, "ssim": 0.9 + seed / 100, "nrmse": 0.1},
@@ -43,7 +44,7 @@ def made(row, seed, psnr, *, sets=("scenes", "scenes-53", "slider"), rate=1e-3):
             name: {
                 "settings": {"data": name},
                 "samples": 3,
-                "x_rms": 1.5,
+                "data": {"x_rms": [4.5, 1.25, 1.0]},
                 "metrics": values[name],
                 "per_sample": {"psnr": [values[name]["psnr"] + d for d in (-1.0, 0.0, 1.0)]},
             }
@@ -122,7 +123,7 @@ def test_the_table_has_means_and_deviations():
     assert took["loss at the end"] == "0.0200 ± 0.0100"
     assert "12,288 samples of 128 x 128, 10 steps of 48, 4 frames of each" in text
     assert "scenes (3 samples), scenes-53 (3 samples), slider (3 samples)" in text
-    assert "Revisions: abcdef012345. torch 2.13.0." in text
+    assert "Revisions: abcdef012345, abcdef012345 with changes. torch 2.13.0." in text
 
 
 def test_every_line_of_a_table_is_as_long():
@@ -186,6 +187,16 @@ def test_one_seed_has_no_interval():
     assert verdict.holds
 
 
+def test_no_difference_is_not_higher():
+    found = [made("ours", 0, 33.0), made("theirs", 0, 33.0)]
+    (verdict,) = results.verdicts(study(*found, claims=[("ours", "theirs", 0)]))
+    assert not verdict.holds
+
+
+def test_no_results():
+    assert results.markdown(study()) == "There are no results yet.\n"
+
+
 def test_metrics_that_are_not_finite_are_shown():
     text = results.markdown(study(made("ours", 0, 34.0) | {"sets": {}}, made("fixed", 0, math.inf)))
     assert cells(text, "EDI")["PSNR, scenes"] == "inf"
@@ -216,10 +227,30 @@ def test_test_sets_of_one_training_are_merged(tmp_path):
     assert result["sets"].keys() == {"scenes", "slider"}
 
 
+@pytest.mark.parametrize(
+    ("data", "same"),
+    [
+        ([4.5, 1.25, 1.006], True),  # a quiet one has some events more
+        ([4.5, 1.26, 0.98], False),
+        ([4.53, 1.258, 1.006], False),  # all have
+        ([4.5, 1.25], False),
+    ],
+)
+def test_samples_made_on_another_machine_may_differ_a_little(tmp_path, data, same):
+    other = made("theirs", 0, 33.0)
+    other["sets"]["slider"]["data"] = {"x_rms": data}
+    files = [put(tmp_path / "a.json", study(made("ours", 0, 34.0))), put(tmp_path / "b.json", study(other))]
+    if same:
+        assert len(results.merge(files)["results"]) == 2
+    else:
+        with pytest.raises(ValueError, match="have other samples in the test set slider, by their x_rms"):
+            results.merge(files)
+
+
 def test_conflicts_name_both_files(tmp_path):
     first = put(tmp_path / "a.json", study(made("ours", 0, 34.0)))
     other_data = made("theirs", 0, 33.0)
-    other_data["sets"]["slider"]["x_rms"] = 1.6
+    other_data["sets"]["slider"]["data"] = {"x_rms": [4.5, 1.27, 0.98]}  # of the same mean
     other_training = made("ours", 0, 34.0)
     other_training["training"]["seconds"] = 99.0
     for content, message in (
@@ -230,7 +261,7 @@ def test_conflicts_name_both_files(tmp_path):
         ),
         (study(made("ours", 0, 31.0)), "metrics of ours, seed 0 on scenes: psnr 34.0 and 31.0"),
         (study(other_training), "the training of ours, seed 0: seconds 60.0 and 99.0"),
-        (study(other_data), "x_rms of the test set slider: 1.5 and 1.6"),
+        (study(other_data), "other samples in the test set slider, by their x_rms"),
         (study(study="pose"), "study: 'deblur' and 'pose'"),
     ):
         second = put(tmp_path / "b.json", content)

@@ -187,3 +187,7 @@ def test_bad_settings():
         Deblur(data="windows")
     with pytest.raises(ValueError, match="scenes have none"):
         Deblur(folder="data/hqf")
+    with pytest.raises(
+        ValueError, match="test_times is 53, and windows have the 14 frames that were recorded"
+    ):
+        Deblur(data="windows", folder="data/hqf", test_times=53)

@@ -4,7 +4,8 @@ What is left to chance of a DAVIS, because recordings show it:
 
     exposure   A frame is the mean of the light from its time stamp on, for up to EXPOSURE of the time to the
                next frame. So it shows the scene a little later than its stamp says.
-    levels     What is darker than the black level is 0, and frames saturate at a white level.
+    levels     What is darker than the black level is 0, and frames saturate at a white level. The black level
+               is at most half the mean light.
     pattern    Every pixel, row and column has an offset of its own, in all frames the same.
     long       In some scenes the blurry frame is one long exposure, with levels and pattern of its own, and
                not the mean of frames; those are then taken at once.
@@ -14,6 +15,7 @@ Ideal frames are taken at once, saturate at 1, and their mean is the blurry one.
 Dimensions: B scenes, F frames, S drawings of the light, H rows, W columns.
 """
 
+import math
 from functools import reduce
 from operator import add
 from typing import NamedTuple
@@ -50,7 +52,7 @@ def draw_davis(draws: Draws, size: tuple[int, int]) -> Davis:
 
 def drawings_after(substeps: int) -> int:
     """How many drawings of the light a DAVIS needs after the last frame's stamp."""
-    return int(EXPOSURE * substeps + 0.5)
+    return math.ceil(EXPOSURE * substeps)
 
 
 def take(
@@ -66,13 +68,14 @@ def take(
         sharp = light[:, : last + 1 : step].clamp(max=1).contiguous()
         return sharp, sharp[:, ::between].mean(1, keepdim=True)
 
-    def seen(light: Tensor) -> Tensor:
-        return (light - davis.black + davis.pattern).clamp(min=0).minimum(davis.white)
+    # Of a dark scene something is left to see.
+    black = davis.black.minimum(light.mean((1, 2, 3), keepdim=True) / 2)
 
-    # Each drawing stands for the time around it; that of the stamp only for the time after it.
-    weights = [(davis.exposure * substeps + 0.5 - j).clamp(0, 1) for j in range(drawings_after(substeps) + 1)]
-    total = torch.stack(weights).sum(0)
-    parts = (light[:, j : j + last + 1 : step] * (weight / total) for j, weight in enumerate(weights))
+    def seen(light: Tensor) -> Tensor:
+        return (light - black + davis.pattern).clamp(min=0).minimum(davis.white)
+
+    weights = _weights(davis.exposure * substeps, drawings_after(substeps) + 1)
+    parts = (light[:, j : j + last + 1 : step] * weight for j, weight in enumerate(weights))
     sharp = seen(reduce(add, parts))
     blurry = torch.where(
         davis.long > 0,
@@ -80,3 +83,19 @@ def take(
         sharp[:, ::between].mean(1, keepdim=True),
     )
     return sharp, blurry
+
+
+def _weights(length: Tensor, drawings: int) -> list[Tensor]:
+    """Of each drawing in the mean, from the first one on, of light that runs in straight lines between them.
+
+    length: of the mean, in drawings; in float64, since for short ones small differences are divided by it.
+    """
+
+    def area(u: Tensor) -> Tensor:
+        """From -1 to u under a triangle of height 1 from -1 to 1."""
+        u = u.clamp(-1, 1)
+        return torch.where(u < 0, (u + 1).square() / 2, 1 - (1 - u).square() / 2)
+
+    long = length.double().clamp(min=1e-8)
+    shares = ((area(long - j) - area(torch.full_like(long, -j))) / long for j in range(drawings))
+    return [share.to(length.dtype) for share in shares]

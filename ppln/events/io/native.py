@@ -108,7 +108,7 @@ def write_recording(
     """
     if isinstance(recording, Recording):
         source_format, recording = source_format or recording.format, _packets_of(recording)
-    with _put_in_place(Path(path), overwrite) as aside:
+    with put_in_place(Path(path), overwrite) as aside:
         return _write(aside, iter(recording), source_format, compression)
 
 
@@ -127,7 +127,7 @@ def convert(
     verify: before the target takes its name, read both again and compare every array.
     """
     how = {"format": format or detect(source), **vars(options or Options())}
-    with _put_in_place(Path(target), overwrite) as aside:
+    with put_in_place(Path(target), overwrite) as aside:
         counts = _write(aside, iter_packets(source, **how), how["format"], compression)
         if verify:
             wanted = _digests(iter_packets(source, **how))
@@ -306,7 +306,7 @@ def _digests(recording: Iterator[Packet]) -> dict[str, tuple]:
 
 
 @contextmanager
-def _put_in_place(path: Path, overwrite: bool) -> Iterator[Path]:
+def put_in_place(path: Path, overwrite: bool) -> Iterator[Path]:
     """A name to write to; what is there afterwards takes the name `path`, if all went well."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")

@@ -11,8 +11,10 @@ from torch import nn
 from ppln import create_model, read_recording, restore
 from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events import Events, Frames, Recording
+from ppln.models import tiles
 from ppln.models.deblurrer import Deblurrer
 from ppln.models.layout import repeat
+from ppln.models.tiles import Encoded
 from ppln.restore import GRID, Restoration, correction, picture_recording, plan
 
 DATA = Path(__file__).parents[1] / "../shared/data"
@@ -157,7 +159,7 @@ def test_many_frames_come_in_parts_from_one_pass(monkeypatch):
     network = Convolved()
     shots = plan(made(), fps=1_000_000).shots
     want = [sharp.frame for sharp in Restoration(network, shots)]
-    monkeypatch.setattr(restore, "AT_ONCE", 7 * 20 * 24)
+    monkeypatch.setattr(tiles, "AT_ONCE", 7 * 20 * 24)
     network.encoded.clear()
     restoration = Restoration(network, shots)
     found = list(restoration)
@@ -257,7 +259,7 @@ def decoded(network, shot, tile):
     x = torch.cat(
         [restore.histogram(shot.events, 13, start_us=100, end_us=200), torch.zeros(1, *shot.image.shape)]
     )
-    code = restore._Code(network, x * 8, tile)
+    code = Encoded(network, x * 8, tile)
     return np.concatenate(list(code.decode(np.array([0.0, 0.5, 1.0])))), code
 
 
@@ -290,7 +292,7 @@ def test_seams_of_a_wide_receptive_field_do_not_show():
 
     x = torch.zeros(27, 200, 330)
     x[-1] = torch.rand(200, 1) + torch.rand(1, 330)
-    code = restore._Code(Flat(), x, 128)
+    code = Encoded(Flat(), x, 128)
     (frame,) = next(code.decode(np.array([0.3])))
     flats = [part[2].flatten()[0].item() for part in code.parts]
     assert len(flats) == 15
@@ -301,8 +303,8 @@ def test_seams_of_a_wide_receptive_field_do_not_show():
 
 
 def test_large_pictures_are_tiled(monkeypatch):
-    monkeypatch.setattr(restore, "WHOLE", 100 * 100)
-    monkeypatch.setattr(restore, "TILE", 128)
+    monkeypatch.setattr(tiles, "WHOLE", 100 * 100)
+    monkeypatch.setattr(tiles, "TILE", 128)
     network = Convolved()
     restoration = Restoration(network, plan(made(size=(130, 200))).shots)
     assert len(list(restoration)) == 14

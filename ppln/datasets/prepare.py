@@ -27,7 +27,7 @@ from ppln.datasets.windows import FORMAT, MANIFEST, VERSION, Entry, Manifest, Pr
 from ppln.events.events import whole
 from ppln.events.io import RecordingError, detect, require
 from ppln.events.io.hdf5 import attribute, opened
-from ppln.events.io.native import put_in_place
+from ppln.files import put_in_place
 
 ARRAYS = Window._fields
 COMPRESSION = 4  # of gzip
@@ -199,7 +199,7 @@ def _manifest(out: Path, protocol: Protocol, frames_per_blur: int) -> Manifest:
 
 
 def _save(manifest: Manifest, out: Path) -> None:
-    with put_in_place(out / MANIFEST, overwrite=True) as aside:
+    with put_in_place(out / MANIFEST) as aside:
         aside.write_text(manifest.text())
 
 
@@ -261,7 +261,7 @@ def _fingerprint(source: Path) -> tuple[int, str]:
 
 
 def _write(job: _Job, origin: dict[str, Any]) -> None:
-    with put_in_place(job.target, job.overwrite) as aside:
+    with put_in_place(job.target, overwrite=job.overwrite) as aside:
         # Few recordings have a pixel with more than 255 events between two frames: those are begun again.
         if not _fill(aside, job, origin, np.uint8):
             _fill(aside, job, origin, np.uint16)

@@ -30,6 +30,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ppln.files import sync
+
 _FORMAT = 1
 _STEP = re.compile(r"step-(\d{7,})")
 _ASIDE = re.compile(r"\..+\.(\d{1,9})\.tmp")  # the process that made it
@@ -92,11 +94,11 @@ def save(
         _finish(root, step)
         _write(aside, step, files, best=best)
         _put(aside, folder)
-        _sync(root)
+        sync(root)
         if best:
             _link(root / "best", folder.name)
         _link(root / "latest", folder.name)
-        _sync(root)
+        sync(root)
     except BaseException as error:
         shutil.rmtree(aside, ignore_errors=True)
         if isinstance(error, OSError):
@@ -175,7 +177,7 @@ def _write(aside: Path, step: int, files: Mapping[str, Iterable[Any]], *, best: 
     entries = {name: _write_file(aside / name, chunks) for name, chunks in files.items()}
     manifest = {"format": _FORMAT, "step": step, "best": best, "files": entries}
     _write_file(aside / "manifest.json", [_sealed(manifest)])
-    _sync(aside)
+    sync(aside)
 
 
 def _write_file(path: Path, chunks: Iterable[Any]) -> dict[str, Any]:
@@ -330,14 +332,6 @@ def _target(link: Path) -> str:
     with suppress(OSError):
         return Path(os.readlink(link)).name
     return ""
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _clear(root: Path) -> None:

@@ -24,9 +24,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import torch
 
 from ppln import tasks
+from ppln.files import put_in_place
 from ppln.models import list_models
 from ppln.models.networks import NETWORKS
-from ppln.models.weights import put_in_place
 from ppln.tasks import Task
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ppln.models.weights import put_in_place
+from ppln.files import put_in_place
 from ppln.tasks.task import Batch, Task
 
 PREDICTIONS_BYTES = 128 * 2**20

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ppln.engine.trained import find
+from ppln.files import put_in_place
 from ppln.functional import use_backend
 from ppln.models import weights
 from ppln.models.weights import Card, Dtype
@@ -63,7 +64,7 @@ def export(source: Path | str, out: Path | str, *, dtype: Dtype = "float32", ema
         difference = _compare(weights.read(out)[0], model)
     else:
         save = _save_onnx if out.suffix == ".onnx" else _save_program
-        with weights.put_in_place(out) as aside:
+        with put_in_place(out) as aside:
             difference = _compare(save(_trace(model), card, aside), model)
             if not difference <= TOLERANCE:
                 raise ValueError(

@@ -44,8 +44,8 @@ from ppln.engine.studies import Row, Study
 from ppln.engine.train import Interrupted, Loop
 from ppln.engine.trained import find
 from ppln.engine.watch import NotFinite
+from ppln.files import put_in_place
 from ppln.models import create_model, weights
-from ppln.models.weights import put_in_place
 from ppln.tasks import Source, Task
 
 FILE = "study.json"

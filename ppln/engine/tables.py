@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.models.weights import put_in_place
+from ppln.files import put_in_place
 
 
 class Appended:

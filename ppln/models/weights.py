@@ -9,9 +9,7 @@ float32, and whole numbers stay what they are.
 import hashlib
 import json
 import math
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -19,6 +17,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
+from ppln.files import put_in_place
 from ppln.models.networks import NETWORKS, all_options, check_shapes, with_weights, without_memory
 
 SUFFIX = ".safetensors"
@@ -171,21 +170,6 @@ def describe(name: str) -> Card:
     return Card(name=name, options=_plain(name, {}), parameters=parameters)
 
 
-@contextmanager
-def put_in_place(path: Path) -> Iterator[Path]:
-    """A name to write to; what is there afterwards is moved to `path`, if all went well."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to; make it first")
-    aside = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
-        yield aside
-        _sync(aside)
-        aside.replace(path)
-        _sync(path.parent)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
 def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Our part of the header, and the tensors as they are stored."""
     from safetensors import SafetensorError, safe_open
@@ -250,12 +234,3 @@ def _table(head: list[str], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     cells = ([" ".join(cell.split()).replace("|", r"\|") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
-
-
-def _sync(path: Path) -> None:
-    """Wait until it is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,12 +8,13 @@ Figures are means over seeds ± standard deviation. The paper's stand beside, in
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
+
+from ppln.files import put_in_place
 
 FORMAT, VERSION = "ppln study", 1
 TOLERANCE = 1e-3  # data made, or metrics computed, on another machine may differ by so much, relatively
@@ -88,13 +89,15 @@ def merge(files: Sequence[Path]) -> Plain:
 
 def write(study: Mapping[str, Any], path: Path) -> None:
     """As a study.json, which is there whole or not at all."""
-    _replace(path, json.dumps(study, indent=1) + "\n")
+    with put_in_place(path) as aside:
+        aside.write_text(json.dumps(study, indent=1) + "\n", encoding="utf-8")
 
 
 def put(page: Path, study: Mapping[str, Any]) -> None:
     """Put the tables into a page of Markdown, between its lines `<!-- study NAME -->` and `<!-- end -->`."""
     before, after = around(page, study["study"])
-    _replace(page, f"{before}\n\n{markdown(study)}\n{after}")
+    with put_in_place(page) as aside:
+        aside.write_text(f"{before}\n\n{markdown(study)}\n{after}", encoding="utf-8")
 
 
 def around(page: Path, name: str) -> tuple[str, str]:
@@ -361,12 +364,3 @@ def _grid(rows: Sequence[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(c.ljust(w) for c, w in zip(row, widths, strict=True))} |" for row in cells]
     rule = "| " + " | ".join("-" * max(3, width) for width in widths) + " |"
     return "\n".join([lines[0], rule, *lines[1:]])
-
-
-def _replace(path: Path, text: str) -> None:
-    aside = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
-        aside.write_text(text, encoding="utf-8")
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -6,13 +6,14 @@ Dimensions: B batch, T time stamps, H x W image.
 import numpy as np
 import pytest
 import torch
+from blurred import B, inputs, scene
 from numpy.polynomial import Polynomial, legendre
 from torch import Tensor, nn
 
 from ppln.models import ecir
 from ppln.models.ecir import DeblurECIR
 
-B, T = 2, 3
+T = 3
 
 
 def model(**options) -> DeblurECIR:
@@ -26,27 +27,10 @@ def model(**options) -> DeblurECIR:
     return made.eval()
 
 
-def inputs(height: int = 21, width: int = 18, rate: float = 0.3) -> Tensor:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.rand(B, 27, height, width, generator=generator)
-    x[:, :26] = torch.poisson(2 * rate * x[:, :26], generator=generator)
-    return x
-
-
 def gauss(nodes: int) -> tuple[Tensor, Tensor]:
     """Quadrature over [0, 1]: times [B, nodes] and weights [nodes], exact to degree 2 * nodes - 1."""
     tau, weights = legendre.leggauss(nodes)
     return torch.from_numpy((tau + 1) / 2).float().expand(B, -1), torch.from_numpy(weights / 2).float()
-
-
-def scene(size: int = 32) -> tuple[Tensor, Tensor, Tensor]:
-    """A grating that drifts by half a period: x [1, 27, H, W], times [1, 14], frames [1, 14, 1, H, W]"""
-    t = torch.linspace(0, 1, 14)
-    place = torch.linspace(0, 4 * torch.pi, size).expand(size, size)
-    frames = 0.5 + 0.4 * torch.sin(place - torch.pi * t[:, None, None])
-    steps = (frames.log().diff(dim=0) / 0.1).round()
-    events = torch.stack([steps.clamp(min=0), -steps.clamp(max=0)], 1).flatten(0, 1)
-    return torch.cat([events, frames.mean(0, keepdim=True)])[None], t[None], frames[None, :, None]
 
 
 def test_key_points_by_hand():

@@ -5,10 +5,8 @@ damaged file is an error, never other numbers.
 """
 
 import hashlib
-import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
@@ -32,6 +30,7 @@ from ppln.events.io.hdf5 import (
     read_events,
 )
 from ppln.events.recording import Frames, Recording, Signal, Triggers
+from ppln.files import put_in_place
 
 NAME, VERSION = b"ppln recording", 1
 COLUMNS = ("events/x", "events/y", "events/t", "events/p")
@@ -108,7 +107,7 @@ def write_recording(
     """
     if isinstance(recording, Recording):
         source_format, recording = source_format or recording.format, _packets_of(recording)
-    with put_in_place(Path(path), overwrite) as aside:
+    with put_in_place(Path(path), overwrite=overwrite) as aside:
         return _write(aside, iter(recording), source_format, compression)
 
 
@@ -127,7 +126,7 @@ def convert(
     verify: before the target takes its name, read both again and compare every array.
     """
     how = {"format": format or detect(source), **vars(options or Options())}
-    with put_in_place(Path(target), overwrite) as aside:
+    with put_in_place(Path(target), overwrite=overwrite) as aside:
         counts = _write(aside, iter_packets(source, **how), how["format"], compression)
         if verify:
             wanted = _digests(iter_packets(source, **how))
@@ -303,34 +302,3 @@ def _digests(recording: Iterator[Packet]) -> dict[str, tuple]:
                 entry[2] += len(values)
                 entry[3].update(np.ascontiguousarray(values).data)
     return {name: (*entry[:3], *(sha.digest() for sha in entry[3:])) for name, entry in found.items()}
-
-
-@contextmanager
-def put_in_place(path: Path, overwrite: bool) -> Iterator[Path]:
-    """A name to write to; what is there afterwards takes the name `path`, if all went well."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        _refuse_existing(path, overwrite)
-        yield aside
-        _sync(aside)
-        _refuse_existing(path, overwrite)
-        aside.replace(path)
-        _sync(path.parent)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def _refuse_existing(path: Path, overwrite: bool) -> None:
-    if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists; give overwrite=True to replace it, or another name")
-
-
-def _sync(path: Path) -> None:
-    """Wait until it is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

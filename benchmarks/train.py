@@ -23,8 +23,9 @@ import torch
 
 from ppln.engine import config
 from ppln.engine.config import Machine, Model, Optimizer, Run, Train
+from ppln.engine.fabric import make_fabric
 from ppln.engine.feed import Order
-from ppln.engine.train import Loop, make_fabric, make_optimizer
+from ppln.engine.train import Loop, make_optimizer
 from ppln.models import create_model
 from ppln.tasks import Batch, Deblur, Task
 

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+
+from ppln.engine.state import bare
 
 
 class Average:
@@ -15,7 +16,7 @@ class Average:
     With n updates so far, the next one keeps min(decay, (1 + n) / (10 + n)) of the average: its memory is
     short at first, while weights change fast.
 
-    The model may be wrapped by Fabric, DDP, torch.compile or fully_shard, and its weights have the names that
+    The model may be wrapped by DDP, torch.compile or fully_shard, and its weights have the names that
     they have without. Of a sharded one, each process averages its own part; all processes must then call
     `state` together.
     """
@@ -88,17 +89,8 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     """The parameters and lasting buffers of a model."""
     # Asked for its state, a module of fully_shard goes back to its shards; after a forward pass alone, it may
     # be holding the whole, and what is written into that is lost.
-    state = _unwrapped(model).state_dict(keep_vars=True)
+    state = bare(model).state_dict(keep_vars=True)
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
-
-
-def _unwrapped(model: Any) -> nn.Module:
-    if isinstance(model, DistributedDataParallel):
-        return _unwrapped(model.module)
-    for inside in ("_orig_mod", "_original_module"):  # of torch.compile, of Fabric
-        if hasattr(model, inside):
-            return _unwrapped(getattr(model, inside))
-    return model
 
 
 def _copy(to: list[Tensor], source: list[Tensor]) -> None:

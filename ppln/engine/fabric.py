@@ -1,11 +1,17 @@
-"""Lightning Fabric: devices, processes and precision."""
+"""Lightning Fabric: devices, processes and precision.
 
+Its wrappers around networks and optimisers are not used: they cost more than a percent of a short step.
+"""
+
+import atexit
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from ppln.engine.config import Machine
 
@@ -38,6 +44,41 @@ def make_fabric(machine: Machine) -> Any:
         strategy=strategy,
         precision="bf16-mixed" if machine.precision == "bf16" else "32-true",
     )
+
+
+def launch(machine: Machine) -> Any:
+    """The same, with the other processes started or joined."""
+    fabric = make_fabric(machine)
+    fabric.launch()
+    if fabric.world_size > 1:
+        atexit.register(_leave)
+    return fabric
+
+
+def _leave() -> None:
+    """Fabric does this for NCCL only; Gloo's threads, let go on while Python ends, may abort the process."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def spread(fabric: Any, net: nn.Module, *, compiled: bool) -> Any:
+    """The network on its device, so wrapped that the processes share their gradients, or the weights too."""
+    model: Any = fabric.strategy.setup_module(fabric.to_device(net))
+    return torch.compile(model) if compiled else model
+
+
+@contextmanager
+def unsent(model: Any) -> Iterator[None]:
+    """Gradients computed in here stay in the process, and are sent to the others with the next ones."""
+    if hasattr(model, "no_sync"):  # DDP
+        with model.no_sync():
+            yield
+    elif hasattr(model, "set_requires_gradient_sync"):  # fully_shard
+        model.set_requires_gradient_sync(False)
+        yield
+        model.set_requires_gradient_sync(True)
+    else:
+        yield
 
 
 def _shard(model: nn.Module, mesh: Any) -> Any:

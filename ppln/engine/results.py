@@ -9,7 +9,7 @@ from ppln.engine import config
 from ppln.engine.arguments import need_tyro
 from ppln.engine.config import Machine
 from ppln.engine.evaluate import Evaluation, describe, evaluate, write
-from ppln.engine.fabric import make_fabric
+from ppln.engine.fabric import launch
 from ppln.engine.trained import Network, home
 from ppln.tasks import Task
 
@@ -60,8 +60,7 @@ def evaluate_network(
     Under torchrun, or with devices above 1, processes share the samples; the first one writes, and the others
     get None.
     """
-    fabric = make_fabric(Machine(how.device, how.devices, how.nodes, precision=how.precision))
-    fabric.launch()
+    fabric = launch(Machine(how.device, how.devices, how.nodes, precision=how.precision))
     with fabric.autocast():
         found = evaluate(
             network.net.to(fabric.device),

@@ -24,12 +24,12 @@ _MACHINE = {"foreach", "fused", "capturable", "differentiable"}  # how a step is
 
 def model_state(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name: the live ones, where possible, so save them before the next step."""
-    return _named(_bare(model).state_dict().items())
+    return _named(bare(model).state_dict().items())
 
 
 def load_model_state(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copies what `model_state` gave into a network. Every name, shape and type must fit."""
-    live = _bare(model).state_dict()
+    live = bare(model).state_dict()
     layout = _from_first(_layout(tensors))
     _same_names("network", live, layout)
     for name, value in live.items():
@@ -45,7 +45,6 @@ def optimizer_state(optimizer: Optimizer, model: nn.Module) -> tuple[dict[str, T
     -> tensors such as "head.weight/exp_avg", live ones where possible; and what JSON can hold: its type, and
     for each group the options and the names of its parameters.
     """
-    optimizer = _bare_optimizer(optimizer)
     names = _names(optimizer, model)
     for parameter, state in optimizer.state.items():
         if other := [key for key, value in state.items() if not isinstance(value, Tensor)]:
@@ -75,7 +74,6 @@ def load_optimizer_state(
 
     The options come back too, but for those that say how to compute and not what: foreach, fused, capturable.
     """
-    optimizer = _bare_optimizer(optimizer)
     names = _names(optimizer, model)
     info, layout = _from_first((info, _layout(tensors)))
     if info["type"] != type(optimizer).__name__:
@@ -234,25 +232,21 @@ def _same_kind(what: str, name: str, live: tuple[Any, Any], saved: tuple[Any, An
         )
 
 
-def _bare(model: nn.Module) -> nn.Module:
-    """The network within what Fabric, DDP and torch.compile have wrapped around it."""
+def bare(model: nn.Module) -> nn.Module:
+    """The network within what DDP and torch.compile have wrapped around it."""
     while True:
         if isinstance(model, DistributedDataParallel):
             model = model.module
-        elif inner := model._modules.get("_forward_module") or model._modules.get("_orig_mod"):
+        elif inner := model._modules.get("_orig_mod"):
             model = inner
         else:
             return model
 
 
-def _bare_optimizer(optimizer: Optimizer) -> Optimizer:
-    return getattr(optimizer, "optimizer", optimizer)  # Fabric's wrapper has it
-
-
 def _names(optimizer: Optimizer, model: nn.Module) -> dict[Tensor, str]:
     # Not named_parameters: after a forward pass alone, FSDP may still hold the whole of some, and only asking
     # for the state brings back the shards, which are what the optimiser has.
-    names = {value: name for name, value in _bare(model).state_dict(keep_vars=True).items()}
+    names = {value: name for name, value in bare(model).state_dict(keep_vars=True).items()}
     for k, group in enumerate(optimizer.param_groups):
         for parameter in group["params"]:
             if parameter not in names:

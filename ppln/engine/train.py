@@ -23,7 +23,7 @@ from ppln.engine import checkpoint, config, state
 from ppln.engine.average import Average
 from ppln.engine.config import Optimizer, Train
 from ppln.engine.evaluate import evaluate
-from ppln.engine.fabric import make_fabric
+from ppln.engine.fabric import launch, spread, unsent
 from ppln.engine.feed import Feed, Make, Order, maker
 from ppln.engine.log import Log
 from ppln.engine.norm import synchronize
@@ -60,9 +60,7 @@ def train(settings: Train, *, resume: bool = False, make: Make | None = None) ->
     Under `torchrun` every process calls this; with `devices` above 1 and no torchrun, it starts the others
     itself.
     """
-    fabric = make_fabric(settings.machine)
-    fabric.launch()
-    return Loop(settings, fabric, resume, make).run()
+    return Loop(settings, launch(settings.machine), resume, make).run()
 
 
 def make_optimizer(settings: Optimizer, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
@@ -125,9 +123,8 @@ class Loop:
             self.net = synchronize(self.net, fabric.device.type)
         if machine.channels_last:
             self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        forward = torch.compile(self.net) if machine.compile else self.net
-        self.model = fabric.setup_module(forward)
-        self.optimizer = fabric.setup_optimizers(make_optimizer(optimizer, self.model.parameters()))
+        self.model = spread(fabric, self.net, compiled=machine.compile)
+        self.optimizer = make_optimizer(optimizer, self.model.parameters())
         self.average = Average(self.net, optimizer.ema) if optimizer.ema else None
         self.parameters = [p for p in self.net.parameters() if p.requires_grad]
         self.done, self.loss = 0, math.nan  # steps, and the loss of the last
@@ -199,11 +196,11 @@ class Loop:
         for part in range(parts):
             batch = next(batches)
             taken.append(batch)
-            with (
-                fabric.no_backward_sync(self.model, enabled=part < parts - 1) if parts > 1 else nullcontext()
-            ):
-                loss = self.task.loss(self.task.predict(self.model, batch), batch) / parts
-                fabric.backward(loss)
+            with unsent(self.model) if part < parts - 1 else nullcontext():
+                with fabric.autocast():
+                    prediction = self.task.predict(self.model, batch)
+                loss = self.task.loss(prediction, batch) / parts
+                loss.backward()
             total += loss.detach()
         norm = self._clip(settings.clip_norm)
         mine = torch.stack([total, total.new_tensor(float(bool(self.stop)))])
@@ -229,8 +226,10 @@ class Loop:
     def _clip(self, most: float | None) -> Tensor:
         """The norm of the gradient; if it is above `most`, the gradient is shortened to that."""
         grads = [p.grad for p in self.parameters if p.grad is not None]
-        if grads[0].is_cpu and not hasattr(grads[0], "full_tensor"):  # torch's own function is slower there
-            norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads]))
+        if grads[0].is_cpu and all(type(g) is Tensor and g.is_contiguous() for g in grads):
+            # torch's own function takes half as long again there.
+            flat = [g.view(-1) for g in grads]
+            norm = torch.stack([g.dot(g) for g in flat]).sum().sqrt()
         else:
             norm = torch.nn.utils.get_total_norm(grads)
         if most is not None:

@@ -170,23 +170,6 @@ def test_wrappers_are_looked_through():
     equal(optimizer_state(optimizer, compiled)[0], optimizer_state(optimizer, net)[0])
 
 
-def test_fabric_is_looked_through():
-    fabric = pytest.importorskip("lightning_fabric").Fabric(accelerator="cpu", devices=1)
-    net, optimizer = setup()
-    wrapped, wrapped_optimizer = fabric.setup(net, optimizer)
-    x = torch.randn(8, 5)
-    fabric.backward(wrapped(x).square().mean())
-    wrapped_optimizer.step()
-    equal(model_state(wrapped), net.state_dict())
-    tensors, info = optimizer_state(wrapped_optimizer, wrapped)
-    equal(tensors, optimizer_state(optimizer, net)[0])
-    assert info["type"] == "AdamW"
-    again, other = setup(seed=1)
-    again, other = fabric.setup(again, other)
-    load_optimizer_state(other, again, tensors, info)
-    equal(optimizer_state(other, again)[0], tensors)
-
-
 def test_another_network_is_refused():
     net, optimizer = setup()
     train(net, optimizer, 1)

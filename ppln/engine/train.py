@@ -130,7 +130,7 @@ class Loop:
         self.done, self.loss = 0, math.nan  # steps, and the loss of the last
         self.best: float | None = None
         self.metrics: dict[str, float] = {}
-        self.stop = 0  # the signal that asked for it
+        self.asked = self.stop = 0  # the signal that asked this process to stop; that for which all do
         if found is not None:
             self._restore(found)
         remaining = range(self.done, self.steps)
@@ -191,7 +191,7 @@ class Loop:
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        total = torch.zeros((), device=fabric.device)
+        total: Any = 0
         taken = []
         for part in range(parts):
             batch = next(batches)
@@ -199,17 +199,22 @@ class Loop:
             with unsent(self.model) if part < parts - 1 else nullcontext():
                 with fabric.autocast():
                     prediction = self.task.predict(self.model, batch)
-                loss = self.task.loss(prediction, batch) / parts
+                loss = self.task.loss(prediction, batch)
+                if parts > 1:
+                    loss = loss / parts
                 loss.backward()
-            total += loss.detach()
+            total = total + loss.detach()
         norm = self._clip(settings.clip_norm)
-        mine = torch.stack([total, total.new_tensor(float(bool(self.stop)))])
+        asked = self.asked
+        numbers = [total, norm]
         if fabric.world_size > 1:
-            mine = fabric.all_reduce(mine, reduce_op="mean")
+            mine = torch.stack([total, total.new_tensor(float(asked > 0))])
+            total, others = fabric.all_reduce(mine, reduce_op="mean").unbind()
+            numbers = [total, norm, others]
         # The only look at the GPU's numbers in a step. The weights are still those that gave them.
-        value, asked, size = torch.cat([mine, norm[None]]).tolist()
-        if asked:  # if one process was told to stop, all do
-            self.stop = self.stop or signal.SIGTERM
+        value, size, *told = torch.stack(numbers).tolist()
+        if asked or any(told):  # if one process was asked to stop, all do, after the same step
+            self.stop = asked or signal.SIGTERM
         if not (math.isfinite(value) and math.isfinite(size)):
             raise NotFinite(self.done + 1, first_bad(self.net, self.task, taken, self._predict))
         self.optimizer.step()
@@ -353,7 +358,7 @@ class Loop:
         before: dict[signal.Signals, Any] = {}
 
         def ask(number: int, frame: Any) -> None:
-            self.stop = number
+            self.asked = number
             for name, handler in before.items():
                 signal.signal(name, handler)
 

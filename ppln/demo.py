@@ -39,7 +39,7 @@ from ppln.restore import plan
 from ppln.tasks.deblur import Deblur
 from ppln.tasks.task import Batch
 
-SHOWN = {"ours": "deblur-ppln-head-small"}  # the best last: the film is its
+SHOWN = {"U-Net": "deblur-unet-14-small", "ours": "deblur-ppln-head-small"}  # the best last: the film is its
 TAKEN = ("blurry", "EDI", "truth")
 SUBSTEPS, BETWEEN = 8, 4
 FRAMES = BETWEEN * BINS + 1  # of a film: 53

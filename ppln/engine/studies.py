@@ -175,6 +175,7 @@ _DEBLUR = Study(
         _head("head", "ours: U-Net run once, PP head"),
         _head("head-plain", "ours with a plain head, told t", plain="all"),
         _head("head-hidden", "ours, hidden layers of the head plain", plain="hidden"),
+        _head("head-exact-times", "ours, t exact in training", jitter=0.0),
         _head("head-regressed", "ours, mean regressed", mean="regressed"),
         _head("head-no-normalization", "ours, not normalised", mean="none"),
         _head("head-no-smoothing", "ours, not smoothed", temperature=None),
@@ -187,6 +188,7 @@ _DEBLUR = Study(
             _head(f"head-times-{n}", f"ours, {n} time stamps a sample", {"times_per_sample": n})
             for n in _TIMES
         ),
+        _head("head-of-27", "ours, frames at 27 times", {"train_times": 27}),
     ),
     tables=(
         Table(
@@ -218,6 +220,7 @@ _DEBLUR = Study(
             "Time stamps per sample in training",
             tuple(f"head-times-{n}" if n != 4 else "head" for n in sorted({4, *_TIMES})),
         ),
+        Table("Unseen times", ("head-exact-times", "head", "head-of-27")),
     ),
     claims=(
         Claim("head", "unet-14", least=1.5),

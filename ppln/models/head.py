@@ -20,7 +20,7 @@ from ppln.models.layout import crop, fold, pad, unit_times
 from ppln.models.unet import STRIDE, UNet
 from ppln.nn import PPConv2d
 
-LAGS = (-8, -4, -2, -1, -0.5, 0.5, 1, 2, 4, 8)  # from t, in bins of time
+REACH = 4  # events are counted up to 1, 2, 4 and 8 bins of time before t and after it
 MANY = 4  # events, after which more tell little
 
 
@@ -30,7 +30,8 @@ class DeblurPPLNHead(UNet, Deblurrer):
     layers: of the head. plain: which of them are not PP layers: "hidden": those between the first and the
     last, which then cost a tenth; "all": to compare with, the first is told t. mean: of the last layer's
     potential over time: "observed": the blurry frame; "regressed": predicted; "none": no PP layer is
-    normalised.
+    normalised. jitter: in training layers are told t up to so many bins of time too early or late, so that
+    their potentials run smoothly between the times that there are frames of; the events around t are exact.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class DeblurPPLNHead(UNet, Deblurrer):
         temperature: float | None = 100.0,
         mean: Literal["observed", "regressed", "none"] = "observed",
         plain: Literal["none", "hidden", "all"] = "none",
+        jitter: float = 0.5,
     ) -> None:
         if layers < 2:
             raise ValueError(f"layers must be 2 or more, got {layers}")
@@ -50,8 +52,10 @@ class DeblurPPLNHead(UNet, Deblurrer):
             raise ValueError(f"mean must be 'observed', 'regressed' or 'none', got {mean!r}")
         if plain not in ("none", "hidden", "all"):
             raise ValueError(f"plain must be 'none', 'hidden' or 'all', got {plain!r}")
+        if not 0 <= jitter <= BINS:
+            raise ValueError(f"jitter must be 0 to {BINS} bins, got {jitter}")
         super().__init__(EVENT_CHANNELS + 1, 1, width, head=lambda *_: nn.Identity(), norm=False)
-        self.mean = mean
+        self.mean, self.jitter = mean, jitter
         sizes = [width // 2 + EVENT_CHANNELS + 1, *[channels] * (layers - 1), 1]
         self.layers = nn.ModuleList()
         for i in range(layers):
@@ -64,7 +68,7 @@ class DeblurPPLNHead(UNet, Deblurrer):
             self.layers.append(
                 nn.Conv2d(*size, padding=padding) if is_plain else PPConv2d(*size, padding=padding, **pp)
             )
-        self.around = nn.Conv2d(len(LAGS), channels, 3, padding=1)
+        self.around = nn.Conv2d(2 * REACH, channels, 3, padding=1)
         self.clock = nn.Linear(1, channels) if plain == "all" else None
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -85,6 +89,8 @@ class DeblurPPLNHead(UNet, Deblurrer):
     def _layer(self, i: int, y: Tensor, t: Tensor, mean: Tensor | None = None) -> Tensor:
         """Layer i of y [B, C, H, W] or [B, T, C, H, W] -> [B, T, C, H, W]; mean [B, 1, H, W]: observed"""
         layer = self.layers[i]
+        if self.training and self.jitter:
+            t = (t + (2 * torch.rand_like(t) - 1) * (self.jitter / BINS)).clamp(0, 1)
         if isinstance(layer, PPConv2d):
             return layer(y, t, mean)
         y = fold(layer, y)
@@ -96,11 +102,12 @@ class DeblurPPLNHead(UNet, Deblurrer):
 def events_around(counts: Tensor, t: Tensor) -> Tensor:
     """How many more positive than negative events there are from t to t + each lag, squashed to -1 to 1.
 
-    counts [B, K, 1, H, W] of `signed_count` -> [B, T, lags, H, W]
+    counts [B, K, 1, H, W] of `signed_count`, t [B, T] -> [B, T, lags, H, W], lags of -8, -4 ... 4, 8 bins
 
     Counts run in straight lines between their knots, so those at any times are one product of matrices.
     """
-    lags = torch.tensor(LAGS, device=t.device, dtype=t.dtype)
+    after = 2 ** torch.arange(REACH, device=t.device)
+    lags = torch.cat([-after.flip(0), after])
     knots = torch.arange(counts.shape[1], device=t.device, dtype=t.dtype)
 
     def shares(times: Tensor) -> Tensor:

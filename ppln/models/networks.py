@@ -42,7 +42,7 @@ _EVENTS = "x [B, 10, H, W]: ten event frames of one camera, oldest first"
 _LAST = "x [B, 1, H, W]: the most recent event frame of one camera"
 _MAPS = "[B, T, 13, H, W]: a heat map for each joint at t"
 
-_SMALL: dict[str, Any] = {"width": 32, "channels": 24, "layers": 4, "segments": 6, "plain": "hidden"}
+_SMALL: dict[str, Any] = {"width": 40, "channels": 24, "layers": 4, "segments": 6, "plain": "hidden"}
 
 NETWORKS = {
     "deblur-deblursr": Network(DeblurSR, _BLURRY, _SHARP),
@@ -54,6 +54,7 @@ NETWORKS = {
     "deblur-ppln-head": Network(DeblurPPLNHead, _BLURRY, _SHARP),
     "deblur-ppln-head-small": Network(partial(DeblurPPLNHead, **_SMALL), _BLURRY, _SHARP),
     "deblur-unet-14": Network(DeblurUNet14, _BLURRY, _SHARP),
+    "deblur-unet-14-small": Network(partial(DeblurUNet14, width=40), _BLURRY, _SHARP),
     "deblur-unet-blind": Network(DeblurUNet, _BLURRY, _SHARP),
     "deblur-unet-t": Network(DeblurUNetT, _BLURRY, _SHARP),
     "pose-calabrese": Network(PoseCalabrese, _LAST, _MAPS),

@@ -5,7 +5,7 @@ import torch
 
 import ppln
 from ppln.models.deblurrer import signed_count
-from ppln.models.head import LAGS, MANY, events_around
+from ppln.models.head import MANY, events_around
 from ppln.models.layout import interpolate
 
 
@@ -24,7 +24,7 @@ def test_events_around_are_differences_of_counts():
     x, t = some(), torch.tensor([[0.0, 0.3, 1.0], [0.5, 1 / 13, 0.99]], dtype=torch.float64)
     counts = signed_count(x)
     found = events_around(counts, t)
-    for k, lag in enumerate(LAGS):
+    for k, lag in enumerate((-8, -4, -2, -1, 1, 2, 4, 8)):
         there = interpolate(counts, (t + lag / 13).clamp(0, 1))
         wanted = ((there - interpolate(counts, t)) / MANY).tanh()[:, :, 0]
         torch.testing.assert_close(found[:, :, k], wanted)

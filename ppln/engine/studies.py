@@ -68,10 +68,10 @@ class Study:
 _PLAIN: Settings = {"width": 48}
 _PPLN: Settings = {"width": 15}
 _PPLN_BARE: Settings = {"width": 16, "normalize": False}
-_HEAD: Settings = {"width": 48}
+_HEAD: Settings = {"width": 48, "channels": 24, "layers": 4, "segments": 6, "plain": "hidden"}
 _CAREFUL: Settings = {"learning_rate": 3e-4, "clip_norm": 1.0}  # unrolled networks diverge easily
 
-_SEGMENTS = (1, 2, 5, 8, 12, 20)  # beside the 3 of "head"
+_SEGMENTS = (1, 2, 3, 10, 20)  # beside the 6 of "head"
 _TIMES = (1, 2, 8, 14)  # beside the 4 of "head"
 
 
@@ -174,16 +174,12 @@ _DEBLUR = Study(
         ),
         _head("head", "ours: U-Net run once, PP head"),
         _head("head-plain", "ours with a plain head, told t", plain="all"),
-        _head("head-hidden", "ours, hidden layers of the head plain", plain="hidden"),
+        _head("head-pp", "ours, all layers of the head PP", plain="none"),
         _head("head-exact-times", "ours, t exact in training", jitter=0.0),
         _head("head-regressed", "ours, mean regressed", mean="regressed"),
         _head("head-no-normalization", "ours, not normalised", mean="none"),
         _head("head-no-smoothing", "ours, not smoothed", temperature=None),
-        *(
-            # 20 segments have so many coefficients that the trunk is made smaller for them.
-            _head(f"head-segments-{n}", f"ours, n = {n}", segments=n, width=48 if n < 20 else 47)
-            for n in _SEGMENTS
-        ),
+        *(_head(f"head-segments-{n}", f"ours, n = {n}", segments=n) for n in _SEGMENTS),
         *(
             _head(f"head-times-{n}", f"ours, {n} time stamps a sample", {"times_per_sample": n})
             for n in _TIMES
@@ -196,7 +192,7 @@ _DEBLUR = Study(
             (
                 *("blurry", "edi", "eslnet", "eslnet-pp", "ecir", "deblursr"),
                 *("unet-blind", "unet-t", "unet-14", "ppln", "ppln-observed", "head"),
-                *("head-hidden", "head-plain"),
+                *("head-pp", "head-plain"),
             ),
         ),
         Table(
@@ -214,7 +210,7 @@ _DEBLUR = Study(
         Table("Semantics: released code and paper", ("ppln-released", "ppln")),
         Table(
             "Segments",
-            tuple(f"head-segments-{n}" if n != 3 else "head" for n in sorted({3, *_SEGMENTS})),
+            tuple(f"head-segments-{n}" if n != 6 else "head" for n in sorted({6, *_SEGMENTS})),
         ),
         Table(
             "Time stamps per sample in training",

@@ -118,6 +118,7 @@ def events_around(counts: Tensor, t: Tensor) -> Tensor:
     weight = (shares((now + lags).clamp(0, BINS)) - shares(now)) / MANY
     # Not in bfloat16: counts may be large, and their differences small.
     with torch.autocast(counts.device.type, enabled=False):
-        pixels = counts.flatten(2).mT[:, None].to(weight.dtype)  # [B, 1, H W, K]
-        around = torch.matmul(pixels, weight).tanh()  # [B, T, H W, lags]
-    return around.mT.unflatten(-1, counts.shape[-2:]).to(counts.dtype)
+        pixels = counts.flatten(2).mT.to(weight.dtype)  # [B, H W, K]
+        around = (pixels @ weight.transpose(1, 2).flatten(2)).tanh()  # [B, H W, T lags]
+    around = around.unflatten(-1, weight.shape[1::2]).movedim(1, -1)
+    return around.unflatten(-1, counts.shape[-2:]).to(counts.dtype)

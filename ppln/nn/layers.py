@@ -96,7 +96,8 @@ class TimedLayer(nn.Module):
         shape[1 if self._space else -1] //= maps
         functional.check_mean(mean, tuple(shape), coefficients)
         if mean is not None and repeats > 1:
-            mean = mean.repeat_interleave(repeats, 0)
+            # repeat_interleave would do, but its ONNX is wrong where the number is not known.
+            mean = mean[:, None].expand(-1, repeats, *mean.shape[1:]).flatten(0, 1)
         if self._space:
             return coefficients, mean
         return coefficients.movedim(-1, 1), None if mean is None else mean.movedim(-1, 1)

@@ -26,23 +26,25 @@ needs_onnx = pytest.mark.skipif(
 
 
 class Tiny(nn.Module):
-    """Of what makes exporting hard, one of each: a PP layer, a stride, padding, sizes that must meet."""
+    """Of what makes exporting hard, one of each: PP layers, a stride, padding, sizes that must meet."""
 
     def __init__(self) -> None:
         super().__init__()
         self.in_channels = 2
         self.down = ppln.nn.PPConv2d(2, 1, 5, stride=2, padding=2)
         self.up = nn.ConvTranspose2d(1, 2, 5, stride=2, padding=2, output_padding=1)
+        self.last = ppln.nn.PPConv2d(4, 1, 1, normalize=False)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         x, size = pad(x, 4), x
         y = F.relu(self.down(x, t) + x[:, None, :1, ::2, ::2])
-        return crop(torch.cat([fold(self.up, y), repeat(x, t)], 2), size)
+        y = torch.cat([fold(self.up, y), repeat(x, t)], 2)  # an input per time stamp, and one mean for all
+        return crop(torch.cat([y, self.last(y, t, x[:, :1])], 2), size)
 
 
 @pytest.fixture
 def tiny(monkeypatch, tmp_path: Path) -> Path:
-    monkeypatch.setitem(networks.NETWORKS, "pose-tiny", Network(Tiny, "x [B, 2, H, W]", "[B, T, 4, H, W]"))
+    monkeypatch.setitem(networks.NETWORKS, "pose-tiny", Network(Tiny, "x [B, 2, H, W]", "[B, T, 5, H, W]"))
     monkeypatch.setattr(exporting, "_trace", trace_once)
     return small_file(tmp_path, "pose-tiny")
 

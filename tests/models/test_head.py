@@ -64,6 +64,22 @@ def test_a_head_that_reads_no_time_has_the_blurry_frame_as_its_mean():
     torch.testing.assert_close(mean, x[:, 26:], atol=1e-4, rtol=0)
 
 
+def test_in_training_layers_are_told_times_nearby():
+    x, t = some(), torch.full((2, 3), 0.5, dtype=torch.float64)
+    assert torch.equal(small()(x, t)[:, 0], small()(x, t)[:, 1])  # not in use
+    assert torch.equal(small(jitter=0.0).train()(x, t)[:, 0], small(jitter=0.0).train()(x, t)[:, 1])
+    model, told = small().train(), []
+    for layer in model.layers:
+        layer.register_forward_pre_hook(lambda _, given: told.append(given[1]))
+    ends = torch.tensor([[0.0, 0.5, 1.0]] * 2, dtype=torch.float64)
+    model(x, ends)
+    assert len(told) == 3
+    for times in told:
+        assert (times - ends).abs().max() <= 0.5 / 13
+        assert (times - ends)[:, 1].abs().min() > 0
+        assert 0 <= times.min() <= times.max() <= 1
+
+
 @pytest.mark.parametrize("mean", ["observed", "regressed", "none"])
 def test_it_learns_a_scene(mean):
     torch.manual_seed(0)
@@ -92,3 +108,5 @@ def test_bad_options():
         small(mean="mean")
     with pytest.raises(ValueError, match="plain must be 'none', 'hidden' or 'all', got True"):
         small(plain=True)
+    with pytest.raises(ValueError, match="jitter must be 0 to 13 bins, got -1"):
+        small(jitter=-1)

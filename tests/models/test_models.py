@@ -28,6 +28,7 @@ NAMES = [
     "deblur-ppln-head",
     "deblur-ppln-head-small",
     "deblur-unet-14",
+    "deblur-unet-14-small",
     "deblur-unet-blind",
     "deblur-unet-t",
     "pose-calabrese",
@@ -103,8 +104,9 @@ def test_the_list():
         ("deblur-unet-blind", 172_622_332),
         ("deblur-unet-t", 172_622_332 + 192 * 25 + 1),
         ("deblur-unet-14", 172_622_332 + 13 * (96 + 27 + 1)),
-        ("deblur-ppln-head", 10_928_169),
-        ("deblur-ppln-head-small", 4_849_946),
+        ("deblur-unet-14-small", 7_515_312),
+        ("deblur-ppln-head", 10_927_593),
+        ("deblur-ppln-head-small", 7_551_962),
     ],
 )
 def test_parameter_counts(name: str, count: int):

@@ -156,6 +156,7 @@ def test_the_picture(samples):
         ({"times_per_sample": 15}, "times_per_sample is 15; give 1 to 14"),
         ({"motion_px": math.inf}, "motion_px is inf; give a finite number"),
         ({"data_seed": -1}, "data_seed is -1; give 0 or more"),
+        ({"edges": -0.5}, "edges is -0.5; give a finite number, 0 or more"),
     ],
 )
 def test_settings_that_cannot_be(setting, message):
@@ -178,7 +179,27 @@ def test_frames_at_times_that_no_training_frame_has():
     assert "psnr_unseen" not in SMALL.judge(*[flat_batch([[1.0] * 14]).target, flat_batch([[1.0] * 14])])
 
 
+def test_training_at_times_in_between():
+    task = replace(SMALL, train_times=27, test_times=27)
+    samples = task.source("train").batch([0, 1])
+    assert samples.times.shape == (2, 27)
+    torch.testing.assert_close(samples.blurry, samples.sharp[:, ::2].mean(1, keepdim=True))
+    batch = task.batch(samples, None, seed=0)
+    assert "psnr_unseen" not in task.judge(batch.target, batch)  # there is a training frame at each
+    assert task.source("val")[0].times.shape == (14,)
+
+
+def test_the_loss_of_edges_is_that_of_differences():
+    batch = flat_batch([[10.0, 200.0]])
+    prediction = batch.target.clone()
+    prediction[..., 8:] += 0.25  # an edge that is not there: 1 of 15 differences along a row
+    assert SMALL.loss(prediction, batch).item() == pytest.approx(0.125)
+    assert replace(SMALL, edges=3.0).loss(prediction, batch).item() == pytest.approx(0.125 + 3 * 0.25 / 15)
+
+
 def test_bad_settings():
+    with pytest.raises(ValueError, match=r"train_times is 20; give 14, or k x 13 \+ 1 where k divides"):
+        replace(SMALL, train_times=20)
     with pytest.raises(
         ValueError, match=r"test_times is 53; give 14, or k x 13 \+ 1 where k divides substeps"
     ):

@@ -163,7 +163,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "values", [{}, {"accumulate": 2}, {"strategy": "fsdp"}, {"strategy": "fsdp", "ema": 0.9}]
+    "values", [{}, {"accumulate": 2}, {"strategy": "fsdp"}, {"strategy": "fsdp", "accumulate": 2, "ema": 0.9}]
 )
 def test_two_processes_train_as_one(tmp_path, values):
     one, two = tmp_path / "one", tmp_path / "two"

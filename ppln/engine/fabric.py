@@ -50,8 +50,7 @@ def launch(machine: Machine) -> Any:
     """The same, with the other processes started or joined."""
     fabric = make_fabric(machine)
     fabric.launch()
-    if fabric.world_size > 1:
-        atexit.register(_leave)
+    atexit.register(_leave)
     return fabric
 
 

@@ -64,7 +64,7 @@ class Study:
     claims: tuple[Claim, ...]
 
 
-# About 10.8 M parameters each. For each output a PP layer predicts 10 numbers, or 9 if not normalised.
+# About 10.8 M parameters each. A PP layer of 3 segments predicts 10 numbers an output, 9 if not normalised.
 _PLAIN: Settings = {"width": 48}
 _PPLN: Settings = {"width": 15}
 _PPLN_BARE: Settings = {"width": 16, "normalize": False}
@@ -216,7 +216,10 @@ _DEBLUR = Study(
             "Time stamps per sample in training",
             tuple(f"head-times-{n}" if n != 4 else "head" for n in sorted({4, *_TIMES})),
         ),
-        Table("Unseen times", ("head-exact-times", "head", "head-of-27")),
+        Table(
+            "Times in between, unseen but in the last row",
+            ("head-exact-times", "head", "head-of-27"),
+        ),
     ),
     claims=(
         Claim("head", "unet-14", least=1.5),

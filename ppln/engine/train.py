@@ -117,6 +117,7 @@ class Loop:
         torch.manual_seed(seed)  # the same in every process: they begin with the same weights
         options: Any = settings.model.options
         self.net = create_model(settings.model.name, **options)
+        torch.manual_seed(seed + fabric.global_rank)  # what networks draw in training differs
         if settings.model.weights is not None:
             self._begin_with(settings.model.weights)
         if fabric.world_size > 1:
@@ -163,6 +164,8 @@ class Loop:
                     log.checkpoint(self.done, self._save(improved))
                 if self.stop:
                     raise Interrupted(self.stop, self.done, self.out)
+            if self.asked:  # after the last step
+                raise Interrupted(self.asked, self.done, self.out)
         return Trained(self.out, self.fabric.is_global_zero, self.done, self.loss, self.metrics)
 
     def advance(self, log: Log) -> None:

@@ -20,7 +20,7 @@ FORMAT, VERSION = "ppln study", 1
 TOLERANCE = 1e-3  # data made, or metrics computed, on another machine may differ by so much, relatively
 SAME_SIZE = 0.05  # networks whose parameters differ by no more count as equally large
 _DIGITS = {"psnr": 2, "psnr_unseen": 2, "ssim": 3, "nrmse": 3}
-_NAMES = {"psnr": "PSNR", "psnr_unseen": "PSNR at unseen times", "ssim": "SSIM", "nrmse": "NRMSE"}
+_NAMES = {"psnr": "PSNR", "psnr_unseen": "PSNR between the 14 times", "ssim": "SSIM", "nrmse": "NRMSE"}
 _PAPER = ("nrmse", "psnr", "ssim")
 
 Plain = dict[str, Any]
@@ -258,7 +258,7 @@ def _table(study: Mapping[str, Any], keys: Sequence[str], grouped: Mapping[str, 
     papers = {key: study["rows"].get(key, {}).get("paper") for key in keys}
     shown = _PAPER if any(papers.values()) else ()
     head = ["", "parameters", "seeds", *(f"{_NAMES[metric]}, {name}" for metric, name in wanted)]
-    head += [f"dB lost at unseen times, {name}" for name in unseen]
+    head += [f"dB lost between the 14 times, {name}" for name in unseen]
     rows = [[*head, *(f"{_NAMES[metric]}, paper (HQF)" for metric in shown)]]
     for key in keys:
         mine = grouped.get(key, [])

@@ -68,18 +68,16 @@ class Deblur(Task):
     """Another seed, other scenes."""
 
     def __post_init__(self) -> None:
-        check_data(self, ("scenes", "windows"), "substeps", frames=FRAMES)
+        check_data(self, ("scenes", "windows"), "substeps", frames=self.train_times)
         if (self.data == "windows") != (self.folder is not None):
             raise ValueError(
                 f"data is {self.data!r} and folder is {str(self.folder)!r}; windows need the folder that "
                 "`ppln prepare` wrote, and scenes have none"
             )
-        if self.data == "windows" and self.test_times != FRAMES:
-            raise ValueError(
-                f"test_times is {self.test_times}, and windows have the {FRAMES} frames that were recorded"
-            )
         for name in ("train_times", "test_times"):
             frames = getattr(self, name)
+            if self.data == "windows" and frames != FRAMES:
+                raise ValueError(f"{name} is {frames}; give 14: windows have the frames that were recorded")
             steps, rest = divmod(frames - 1, BINS)
             if rest or steps < 1 or self.substeps % steps:
                 raise ValueError(
@@ -127,12 +125,12 @@ class Deblur(Task):
     def judge(self, prediction: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Means over a sample's frames. l1 is of frames that are not rounded.
 
-        psnr_unseen: of those at times that no training frame has.
+        psnr_unseen: of those at times that no frame of `train_times` has.
         """
         found, true = (to_uint8(frames[:, :, 0].float() * PEAK) for frames in (prediction, batch.target))
         decibels = psnr(found, true)  # [B, T]
-        last = max(1, decibels.shape[1] - 1)
-        unseen = [k for k in range(last) if k * (self.train_times - 1) % last]
+        last = decibels.shape[1] - 1
+        unseen = [k for k in range(last) if k * (self.train_times - 1) % last] if last % BINS == 0 else []
         return {
             "psnr": decibels.mean(1),
             **({"psnr_unseen": decibels[:, unseen].mean(1)} if unseen else {}),

@@ -68,14 +68,17 @@ class Line(Task):
 
 
 class LineNet(nn.Module):
-    def __init__(self, width: int = 8) -> None:
+    def __init__(self, width: int = 8, noise: float = 0.0) -> None:
         super().__init__()
+        self.noise = noise
         # Without a bias: the norm would take it away again, and its gradient be mere rounding.
         self.inner, self.norm = nn.Linear(3, width, bias=False), nn.BatchNorm1d(width)
         self.outer = nn.Linear(width, 1)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         y = torch.cat([x[:, None].expand(-1, t.shape[1], -1), t[..., None]], -1).flatten(0, 1)
+        if self.training and self.noise:
+            y = y + self.noise * torch.randn_like(y)
         return self.outer(torch.tanh(self.norm(self.inner(y)))).view(t.shape)
 
 
@@ -118,13 +121,25 @@ def settings(out: Any, **values: Any) -> Any:
 
 
 if __name__ == "__main__":
-    # python line.py OUT '{"steps": 30}' [resume]: a run of its own, for tests that kill it or run several.
+    # python line.py OUT '{"steps": 30}' [resume] [stop]: a run of its own, for tests that kill it or run
+    # several. stop: the second process is asked to, in its fifth step.
     import json
+    import os
+    import signal
     import sys
 
-    from ppln.engine.train import train
+    from ppln.engine.train import Loop, train
 
     register()
     torch.set_num_threads(1)
     out, values, *more = sys.argv[1:]
+    step = Loop.step
+
+    def asked(self: Loop, batches: Any) -> Any:
+        if self.done == 4 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, batches)
+
+    if "stop" in more:
+        Loop.step = asked  # type: ignore[method-assign]
     train(settings(out, **json.loads(values)), resume="resume" in more)

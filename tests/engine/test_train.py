@@ -94,7 +94,7 @@ def test_a_run_learns_and_leaves_its_files(tmp_path):
     [
         {},
         {"ema": 0.9, "clip_norm": 0.1, "schedule": "cosine", "warmup_steps": 3},
-        {"optimizer": "rmsprop", "accumulate": 2, "momentum": 0.5},
+        {"optimizer": "rmsprop", "accumulate": 2, "momentum": 0.5, "options": {"noise": 0.1}},
         {"optimizer": "sgd", "momentum": 0.9, "workers": 1, "keep_samples": True},
     ],
 )
@@ -180,9 +180,13 @@ def test_two_processes_train_as_one(tmp_path, values):
 
 def test_two_processes_go_on_exactly(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    values = {"processes": 2, "devices": 2, "batch": 8}
+    values = {"processes": 2, "devices": 2, "batch": 8, "options": {"noise": 0.1}}
     finish(start(whole, **values))
-    finish(start(broken, **values, steps=8))
+    stopped = start(broken, "stop", **values)
+    said, _ = stopped.communicate(timeout=300)
+    assert stopped.returncode != 0
+    assert said.count("stopped after step 5, which is saved") == 2  # both, though one was asked
+    assert checkpoint.load(broken).step == 5
     finish(start(broken, "resume", **values))
     assert table(whole / "train.csv") == table(broken / "train.csv")
     assert_same_weights(whole, broken)
@@ -250,6 +254,19 @@ def test_a_signal_ends_the_run_after_the_step(tmp_path, monkeypatch, number):
     assert checkpoint.load(broken).step == 5
     train(settings(broken), resume=True)
     assert_same_run(whole, broken)
+
+
+def test_a_signal_while_the_last_step_is_validated(tmp_path, monkeypatch):
+    validate = Loop._validate
+
+    def interrupted(self, log):
+        os.kill(os.getpid(), signal.SIGINT)
+        return validate(self, log)
+
+    monkeypatch.setattr(Loop, "_validate", interrupted)
+    with pytest.raises(Interrupted, match="stopped after step 3, which is saved"):
+        train(settings(tmp_path / "run", steps=3))
+    assert checkpoint.load(tmp_path / "run").step == 3
 
 
 def test_parts_of_a_batch_add_up(tmp_path, monkeypatch):

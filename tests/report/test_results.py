@@ -105,7 +105,7 @@ def test_the_table_has_means_and_deviations():
     assert ours["SSIM, scenes"] == "0.910 ± 0.010"
     assert ours["NRMSE, scenes"] == "0.100 ± 0.000"
     assert ours["PSNR, slider"] == "26.25 ± 0.25"
-    assert ours["dB lost at unseen times, scenes-53"] == "1.50 ± 0.00"
+    assert ours["dB lost between the 14 times, scenes-53"] == "1.50 ± 0.00"
     assert ours["PSNR, paper (HQF)"] == ""
     fixed = cells(text, "EDI")
     assert fixed["parameters"] == "none"

@@ -187,6 +187,13 @@ def test_training_at_times_in_between():
     batch = task.batch(samples, None, seed=0)
     assert "psnr_unseen" not in task.judge(batch.target, batch)  # there is a training frame at each
     assert task.source("val")[0].times.shape == (14,)
+    wrong = flat_batch([[100.0] * 53])
+    prediction = wrong.target.clone()
+    prediction[:, 1::2] += 0.5  # at the 26 times in between, which are judged apart
+    assert task.judge(prediction, wrong)["psnr_unseen"].item() == pytest.approx(
+        -20 * math.log10(0.5), abs=0.05
+    )
+    assert replace(task, times_per_sample=27).times_per_sample == 27
 
 
 def test_the_loss_of_edges_is_that_of_differences():
@@ -209,6 +216,8 @@ def test_bad_settings():
     with pytest.raises(ValueError, match="scenes have none"):
         Deblur(folder="data/hqf")
     with pytest.raises(
-        ValueError, match="test_times is 53, and windows have the 14 frames that were recorded"
+        ValueError, match="test_times is 53; give 14: windows have the frames that were recorded"
     ):
         Deblur(data="windows", folder="data/hqf", test_times=53)
+    with pytest.raises(ValueError, match="train_times is 27; give 14: windows"):
+        Deblur(data="windows", folder="data/hqf", train_times=27)

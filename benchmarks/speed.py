@@ -12,10 +12,10 @@ import torch
 
 from ppln.bench import Bench, run, table
 
-CPU = [
-    Bench("node"),
-    Bench("layer"),
-    Bench("layer", loss=True, compile=False),
+CPU = [  # more rounds: processors are shared more often than GPUs, and then slow at times
+    Bench("node", rounds=150),
+    Bench("layer", rounds=100),
+    Bench("layer", loss=True, compile=False, rounds=50),
     Bench("layer", times=14, compile=False),
     Bench("model", channels=16, height=90, width=120, compile=False, rounds=3),
 ]

@@ -21,15 +21,22 @@ def main() -> None:
     elif name not in _COMMANDS:
         sys.exit(f"ppln: there is no command {name!r}; there are: {', '.join(_COMMANDS)}")
     else:
+        message, code = "", 0
         try:
             _COMMANDS[name][1](arguments)
         except BaseException as error:
             message, code = _explain(error)
             if debug or not message:
                 raise
-            if code == 1:
-                sys.exit(f"ppln {name}: {message}")
-            print(f"ppln {name}: {message}", file=sys.stderr)
+            message = f"ppln {name}: {message}"
+        if "ppln.engine.fabric" in sys.modules:  # else there is one process
+            from ppln.engine.fabric import leave
+
+            leave(message, code)
+        if code == 1:
+            sys.exit(message)
+        if code:
+            print(message, file=sys.stderr)
             sys.exit(code)
 
 

@@ -5,6 +5,8 @@ Its wrappers around networks and optimisers are not used: they cost more than a 
 
 import atexit
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,14 +52,22 @@ def launch(machine: Machine) -> Any:
     """The same, with the other processes started or joined."""
     fabric = make_fabric(machine)
     fabric.launch()
-    atexit.register(_leave)
     return fabric
 
 
-def _leave() -> None:
-    """Fabric does this for NCCL only; Gloo's threads, let go on while Python ends, may abort the process."""
+def leave(message: str, code: int) -> None:
+    """End the process here and now, if it is one of several.
+
+    Python must not end it: Gloo's threads, which `destroy_process_group` does not end where DDP was used, may
+    abort it meanwhile (pytorch issue 190489).
+    """
     if distributed.is_initialized():
-        distributed.destroy_process_group()
+        if message:
+            print(message, file=sys.stderr)
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def spread(fabric: Any, net: nn.Module, *, compiled: bool) -> Any:

@@ -1,7 +1,7 @@
 import pytest
 import torch
-from torch import distributed, nn
-from torch.multiprocessing import spawn
+from processes import run_together
+from torch import nn
 
 from ppln.engine.average import Average
 
@@ -211,8 +211,6 @@ def process(rank, folder):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     part = slice(4 * rank, 4 * rank + 4)
     results = {}
     for kind in ("ddp", "fsdp"):
@@ -246,11 +244,10 @@ def process(rank, folder):
         assert equal(average.state(), other.state())
         results[kind] = {"history": history, "state": average.state()}
     torch.save(results, folder / f"{rank}.pt")
-    distributed.destroy_process_group()
 
 
 def test_ddp_and_fsdp(tmp_path):
-    spawn(process, (tmp_path,), nprocs=2)
+    run_together(process, tmp_path)
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for kind in ("ddp", "fsdp"):
         state, history = ranks[0][kind]["state"], ranks[0][kind]["history"]

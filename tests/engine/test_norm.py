@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 import torch
-from torch import distributed, nn
-from torch.multiprocessing import spawn
+from processes import run_together
+from torch import nn
 
 from ppln.engine.norm import synchronize
 from ppln.models import create_model
@@ -88,8 +88,6 @@ def learn(model, x, target):
 
 
 def process(rank, folder):
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     results = {}
     for case in CASES:
         layer, batches, gradients, first = make(case)
@@ -103,13 +101,12 @@ def process(rank, folder):
     part = slice(0, 2) if rank == 0 else slice(2, 4)
     results["network"] = learn(synchronize(model, "cpu"), x[part], target[part])
     torch.save(results, folder / f"{rank}.pt")
-    distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("norm")
-    spawn(process, (folder,), nprocs=2)
+    run_together(process, folder)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 

@@ -1,14 +1,10 @@
 import json
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
+from processes import run_together
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, AdamW, RMSprop
@@ -299,8 +295,6 @@ def on_two_ranks(rank, folder):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
 
     def wrapped(strategy, kind, seed):
@@ -349,19 +343,10 @@ def on_two_ranks(rank, folder):
         alone = {name: value for name, value in tensors.items() if name.startswith("0/")}
         tensors, info = alone, {"ranks": info["ranks"][:1]}
     assert set_random_state(tensors, info) == ([] if rank == 0 else ["rank 1"])
-    dist.destroy_process_group()
 
 
 def test_two_ranks(tmp_path):
-    paths = os.pathsep.join([str(Path(checkpoint.__file__).parents[2]), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
+    run_together(on_two_ranks, tmp_path)
 
     # What either strategy saved loads into a plain network. The gradients are the same but for rounding.
     found = {strategy: checkpoint.load(tmp_path / f"{strategy}-momentum") for strategy in ("ddp", "fsdp")}
@@ -376,12 +361,3 @@ def test_two_ranks(tmp_path):
     load_optimizer_state(optimizer, net, found["fsdp"].tensors["optimizer"], found["fsdp"].state["info"])
     equal(optimizer_state(optimizer, net)[0], found["fsdp"].tensors["optimizer"])
     equal(model_state(net), found["fsdp"].tensors["model"])
-
-
-if __name__ == "__main__":
-    import torch.distributed.fsdp  # before they part, since it takes seconds
-
-    child = os.fork()
-    on_two_ranks(0 if child else 1, Path(sys.argv[1]))
-    if child:
-        sys.exit(os.waitpid(child, 0)[1] != 0)

@@ -3,8 +3,8 @@ from typing import ClassVar
 
 import pytest
 import torch
-from torch import distributed, nn
-from torch.multiprocessing import spawn
+from processes import run_together
+from torch import nn
 from torch.nn import functional as F
 
 from ppln.engine.norm import synchronize
@@ -223,8 +223,6 @@ def test_the_error_says_step_and_layer():
 
 
 def process(rank, folder):
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     batch = make_batch(rank)
     found = {}
     if rank == 1:
@@ -240,11 +238,10 @@ def process(rank, folder):
     found["backward"] = ask(model, make_batch(rank))
     found["wrapped"] = ask(wrapped, make_batch(rank))
     (folder / f"{rank}.txt").write_text("\n".join(f"{name}: {text}" for name, text in found.items()))
-    distributed.destroy_process_group()
 
 
 def test_the_rank_is_named(tmp_path):
-    spawn(process, (tmp_path,), nprocs=2)
+    run_together(process, tmp_path)
     zero, one = ((tmp_path / f"{rank}.txt").read_text().splitlines() for rank in range(2))
     assert zero == one
     assert zero[0] == "input: rank 1: x of the batch has 1 values that are not finite: sample 2, channel 4"

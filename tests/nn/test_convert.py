@@ -5,15 +5,14 @@ Dimensions: B batch, T time stamps.
 
 import copy
 import io
-import os
 import pickle
 import threading
+from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
+from processes import run_together
 from torch import Tensor, nn
 
 import ppln
@@ -554,20 +553,16 @@ def small_problem() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
     return net, torch.randn(B, 2, 7, 7), torch.rand(B, T), torch.randn(B, T, 3)
 
 
-def work(rank: int, folder: str) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+def work(rank: int, folder: Path) -> None:
     net, x, t, target = small_problem()
     mine = slice(rank * B // 2, (rank + 1) * B // 2)
     parallel = nn.parallel.DistributedDataParallel(net)
     F.mse_loss(parallel(x[mine], t[mine]), target[mine]).backward()
-    torch.save({name: p.grad for name, p in net.named_parameters()}, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    torch.save({name: p.grad for name, p in net.named_parameters()}, folder / f"{rank}.pt")
 
 
 def test_two_processes_have_the_gradient_of_one(tmp_path):
-    mp.spawn(work, (str(tmp_path),), nprocs=2)
+    run_together(work, tmp_path)
     net, x, t, target = small_problem()
     F.mse_loss(net(x, t), target).backward()
     for rank in range(2):

@@ -1,0 +1,21 @@
+import subprocess
+import sys
+
+LEAVES = """
+import atexit, threading, time
+from torch import distributed
+from ppln.engine.fabric import leave
+
+leave("alone", 5)
+print("still here")
+distributed.init_process_group("gloo", init_method="file://{meet}", rank=0, world_size=1)
+atexit.register(print, "tidied")
+threading.Thread(target=time.sleep, args=(600,)).start()  # Python would wait for it
+leave("among others", 7)
+"""
+
+
+def test_only_a_process_among_others_is_ended_at_once(tmp_path):
+    code = LEAVES.format(meet=tmp_path / "meet")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "still here\ntidied\n", "among others\n")

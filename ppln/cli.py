@@ -25,7 +25,7 @@ def main() -> None:
         try:
             _COMMANDS[name][1](arguments)
         except BaseException as error:
-            message, code = _explain(error)
+            message, code = _explain(error, name)
             if debug or not message:
                 raise
             message = f"ppln {name}: {message}"
@@ -40,7 +40,13 @@ def main() -> None:
             sys.exit(code)
 
 
-def _explain(error: BaseException) -> tuple[str, int]:
+_LESS_MEMORY = {
+    "train": "lower --batch, raise --accumulate, or use --precision bf16",
+    "evaluate": "lower --batch, or use --precision bf16",
+}
+
+
+def _explain(error: BaseException, name: str) -> tuple[str, int]:
     """What went wrong and what to do, in a line, and the exit code; nothing for what nobody foresaw."""
     text = " ".join(str(error).split())
     if isinstance(error, ValueError | OSError | ModuleNotFoundError):
@@ -52,17 +58,19 @@ def _explain(error: BaseException) -> tuple[str, int]:
         return text, error.code  # type: ignore[attr-defined]
     if kind == "NotFinite":
         return text, 1
+    if isinstance(error, MemoryError) and text:  # one of our own, which says what to do
+        return text, 1
     if kind == "OutOfMemoryError" or isinstance(error, MemoryError) or "can't allocate memory" in text:
-        return f"out of memory; lower --batch, raise --accumulate, or use --precision bf16 ({text[:160]})", 1
+        advice = _LESS_MEMORY.get(name, "give it less at a time")
+        return f"out of memory; {advice} ({text[:160]})", 1
     return "", 1
 
 
 def _parse(what: Callable[..., Any], name: str, arguments: list[str], positional: bool = True) -> Any:
     """Call `what` with the options that its signature and docstrings describe."""
-    try:
-        import tyro
-    except ModuleNotFoundError:
-        sys.exit("ppln: the command line needs tyro; run: pip install 'tyro>=0.9'")
+    from ppln.events.io import require
+
+    tyro = require("tyro", "tyro>=1.0", "the command line")
     config = [tyro.conf.OmitArgPrefixes, *([tyro.conf.PositionalRequiredArgs] if positional else [])]
     return tyro.cli(what, args=arguments, prog=f"ppln {name}", config=config)
 
@@ -393,11 +401,18 @@ def _evaluate(arguments: list[str]) -> None:
         print("NETWORK: a run's folder, a checkpoint, a file of `ppln export`, or a name in the zoo")
         return
 
+    from rich.console import Console
+    from rich.progress import Progress
+
     from ppln.engine import results, trained
 
     network = trained.find(path, ema="--no-ema" not in options)
     how, task = results.parse(network, path, [word for word in options if word != "--no-ema"])
-    found, folder = results.evaluate_network(network, task, how)
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
+        shown = bar.add_task("evaluate", total=None)
+        found, folder = results.evaluate_network(
+            network, task, how, lambda done, of: bar.update(shown, completed=done, total=of)
+        )
     if folder is not None:
         for name, value in found.metrics.items():
             print(f"{name:20}{value:.6g}")
@@ -418,7 +433,8 @@ def _reproduce(words: list[str]) -> None:
     if name not in STUDIES:
         raise ValueError(f"there is no study {name!r}; there are: {', '.join(STUDIES)}")
 
-    from ppln.engine.reproduce import FILE, Reproduce, reproduce
+    from ppln.engine.portions import FILE
+    from ppln.engine.reproduce import Reproduce, reproduce
     from ppln.report import results
 
     as_it_is = Reproduce(Path(f"runs/reproduce-{name}"))
@@ -431,20 +447,15 @@ def _reproduce(words: list[str]) -> None:
             add: More study.json files, of other portions or machines: what is in them is done.
             page: Put the tables into this page of Markdown, between its markers. Default: print them.
         """
-        file = how.out / FILE
         if page is not None:
             results.around(page, name)  # an error now, rather than after all trainings
-        if add:
-            how.out.mkdir(parents=True, exist_ok=True)
-            results.write(results.merge([*add, *([file] if file.exists() else [])]), file)
-        done = reproduce(STUDIES[name], how, partial(print, flush=True))
-        study = results.merge([file])
+        done, study = reproduce(STUDIES[name], how, partial(print, flush=True), add)
         if page is None:
             print(results.markdown(study))
         else:
             results.put(page, study)
             print(f"wrote {page}")
-        print(f"{len(done.now)} rows and seeds done now, {len(done.left)} left; wrote {file}")
+        print(f"{len(done.now)} rows and seeds done now, {len(done.left)} left; wrote {how.out / FILE}")
 
     _parse(run, f"reproduce {name}", options)
 

@@ -31,6 +31,7 @@ from ppln.events.io import require
 from ppln.events.representations import histogram
 from ppln.models.deblurrer import BINS, Deblurrer
 from ppln.models.edi import DeblurEDI
+from ppln.models.tiles import Encoded
 from ppln.nn import PPConv2d, PPConvTranspose2d
 from ppln.nn.potential import Potential
 from ppln.report import page
@@ -45,7 +46,6 @@ SUBSTEPS, BETWEEN = 8, 4
 FRAMES = BETWEEN * BINS + 1  # of a film: 53
 SAMPLES = 16 * BINS + 1  # of a curve: 209, those of the frames among them
 PIXELS = 3
-AT_ONCE = 1 << 18  # pixels of frames in one call of a network, about
 FPS = 25
 
 Networks = Sequence[tuple[str, Deblurrer]]
@@ -220,12 +220,10 @@ def _record(demo: Demo) -> _Given:
     return _Given(torch.cat([events, blurry[None]])[None], shot.events, shot.exposure_us, truth)
 
 
-@torch.no_grad()
 def _frames(title: str, network: Deblurrer, x: Tensor) -> Tensor:
     """All that it finds -> [SAMPLES, H, W]"""
-    code = network.encode(x)
-    parts = torch.linspace(0, 1, SAMPLES)[None].split(max(1, AT_ONCE // x[0, 0].numel()), 1)
-    frames = torch.cat([network.decode(code, t)[0, :, 0].float() for t in parts])
+    parts = Encoded(network, x[0], None).decode(np.linspace(0, 1, SAMPLES))
+    frames = torch.from_numpy(np.concatenate(list(parts)))
     if not frames.isfinite().all():
         raise ValueError(f"networks: {title!r} gives values that are not finite; train it, or leave it out")
     return frames
@@ -251,13 +249,13 @@ def _choose_pixels(given: _Given) -> list[tuple[int, int]]:
     change = given.truth.std(0)
     height, width = change.shape
     rows, columns = torch.arange(height)[:, None], torch.arange(width)
-    edge = height // 12  # little is known of what comes in from outside
+    edge = min(height, width) // 12  # little is known of what comes in from outside
     change = F.pad(change[edge:-edge, edge:-edge], [edge] * 4, value=-1)
     places = []
     for _ in range(PIXELS):
         row, column = divmod(int(change.argmax()), width)
         places.append((row, column))
-        near = (rows - row).square() + (columns - column).square() < (height // 5) ** 2
+        near = (rows - row).square() + (columns - column).square() < (min(height, width) // 5) ** 2
         change = torch.where(near, -1, change)
     return places
 

@@ -100,7 +100,7 @@ def need_tyro() -> Any:
     try:
         import tyro
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("the command line needs tyro; run: pip install tyro") from None
+        raise ModuleNotFoundError("the command line needs tyro; run: pip install 'tyro>=1.0'") from None
     return tyro
 
 

@@ -123,9 +123,13 @@ def compare(
         _check_data(first, other)
     if task is None:
         task = TASKS[first.about["task"]]()
-    names = list(first.metrics) if metric is None else [metric]
-    if unknown := [name for name in names if name not in first.metrics]:
-        raise ValueError(f"metric is {unknown[0]!r}; there are {', '.join(first.metrics)}")
+    everyone = (*mine, *others)
+    common = [name for name in first.metrics if all(name in of.metrics for of in everyone)]
+    if len({of.about["settings"].get("train_times") for of in everyone}) > 1:  # other times are unseen
+        common = [name for name in common if name not in ("psnr_seen", "psnr_unseen")]
+    if metric is not None and metric not in common:
+        raise ValueError(f"metric is {metric!r}; all have {', '.join(common) or 'none in common'}")
+    names = common if metric is None else [metric]
     drawn = _bootstrap(task, mine, others, names, resamples)
     rows = [_row(name, task, mine, others, drawn[name]) for name in names]
     a, b = (method[0].about.get("model", {}).get("name", "?") for method in (mine, others))

@@ -159,7 +159,7 @@ def write(folder: Path, evaluation: Evaluation, about: Mapping[str, Any]) -> Non
     }
     if taken := sorted(results.keys() & about.keys()):
         raise ValueError(f"about has {', '.join(taken)}, which results.json has already; rename it")
-    text = json.dumps(_plain({**results, **about}), indent=1, allow_nan=False)
+    text = json.dumps(as_json({**results, **about}), indent=1, allow_nan=False)
     for name, content in {**files, "results.json": text.encode()}.items():
         with put_in_place(folder / name) as aside:
             aside.write_bytes(content)
@@ -232,12 +232,12 @@ def _csv(evaluation: Evaluation) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def _plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """As strict JSON can have it."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {str(key): as_json(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [as_json(entry) for entry in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     return value if value is None or isinstance(value, bool | int | str) else str(value)

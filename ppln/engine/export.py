@@ -41,7 +41,6 @@ class Exported(NamedTuple):
     card: Card
     size_bytes: int
     difference: float  # to the network, over the largest output; of .safetensors, what rounding does
-    sizes: tuple[tuple[int, int, int, int], ...] = _SIZES  # B, T, H, W that it was measured at
 
 
 def export(source: Path | str, out: Path | str, *, dtype: Dtype = "float32", ema: bool = True) -> Exported:

@@ -50,6 +50,12 @@ def make_fabric(machine: Machine) -> Any:
 
 def launch(machine: Machine) -> Any:
     """The same, with the other processes started or joined."""
+    processes, started = machine.devices * machine.nodes, os.environ.get("WORLD_SIZE")
+    if started is not None and int(started) != processes:
+        raise ValueError(
+            f"devices is {machine.devices} and nodes is {machine.nodes}, but torchrun started {started} "
+            "processes; give --devices as many as it has --nproc-per-node, and --nodes as --nnodes"
+        )
     fabric = make_fabric(machine)
     fabric.launch()
     return fabric
@@ -73,6 +79,8 @@ def leave(message: str, code: int) -> None:
 def spread(fabric: Any, net: nn.Module, *, compiled: bool) -> Any:
     """The network on its device, so wrapped that the processes share their gradients, or the weights too."""
     model: Any = fabric.strategy.setup_module(fabric.to_device(net))
+    if hasattr(net, "in_channels"):
+        model.in_channels = net.in_channels  # tasks ask for it, and DDP's wrapper does not tell
     return torch.compile(model) if compiled else model
 
 

@@ -87,7 +87,7 @@ def _ablations(network: str, optimizer: Settings, task: Settings | None = None) 
 
 def _shipped(network: str, task: Settings, optimizer: Settings, every: int, compile: bool = True) -> Recipe:
     return Recipe(
-        f"the {network} that comes with the package; minutes on a large GPU",
+        f"as the {network} of the package was trained; minutes on a large GPU",
         {
             "task": task,
             "model": {"name": network},
@@ -174,12 +174,6 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             steps=200,
             batch=4,
             rate=1e-3,
-        ),
-        "shipped": _shipped(
-            "pose-ppln",
-            {},
-            {"learning_rate": 2e-3, "batch": 16, "epochs": 16},
-            every=512,
         ),
         "paper": _paper("the paper's network with PP layers", "pose-ppln", _POSE, _DHP19),
         "paper-calabrese": _paper(

@@ -22,7 +22,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
@@ -33,13 +33,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from ppln.engine import config
-from ppln.engine.compare import TOLERANCE
+from ppln.engine import config, portions
 from ppln.engine.config import Machine, Train
 from ppln.engine.evaluate import describe, evaluate, write
 from ppln.engine.fabric import make_fabric
 from ppln.engine.feed import Make, maker
 from ppln.engine.log import Log
+from ppln.engine.portions import Plain
 from ppln.engine.studies import Row, Study
 from ppln.engine.train import Interrupted, Loop
 from ppln.engine.trained import find
@@ -48,9 +48,6 @@ from ppln.files import put_in_place
 from ppln.models import create_model, weights
 from ppln.tasks import Source, Task
 
-FILE = "study.json"
-FORMAT, VERSION = "ppln study", 1
-Plain = dict[str, Any]
 Results = dict[tuple[str, int], Plain]  # by row and seed
 _LOGGED = ("step", "loss", "samples_per_s", "data_wait")
 
@@ -108,12 +105,20 @@ class OutOfTime(Exception):  # noqa: N818
     pass
 
 
-def reproduce(study: Study, how: Reproduce, say: Callable[[str], None]) -> Done:
-    """Do what is not done yet, one seed of all rows after the other. say: told a line now and then."""
+def reproduce(
+    study: Study, how: Reproduce, say: Callable[[str], None], add: Sequence[Path] = ()
+) -> tuple[Done, Plain]:
+    """Do what is not done yet, one seed of all rows after the other -> what was done, and all results.
+
+    say: told a line now and then. add: study.json files of other portions, whose results are added first.
+    """
     runner = _Runner(study, how, say)
     how.out.mkdir(parents=True, exist_ok=True)
     with _alone(how.out):
-        return runner.run()
+        if add:
+            known = [runner.file] if runner.file.exists() else []
+            portions.write(runner.file, portions.merge([*add, *known]))
+        return runner.run(), portions.read(runner.file)
 
 
 def train_settings(study: Study, row: Row, seed: int, how: Reproduce) -> Train:
@@ -195,17 +200,20 @@ class _Runner:
         self.sets = self._test_sets()
         self.pool: tuple[Task, Make] | None = None  # the samples of the last training, kept
         self.tests: dict[str, Task] = {}  # whose samples are kept, too
-        self.file = how.out / FILE
+        self.file = how.out / portions.FILE
         self.budget = config.plain(_common(study, replace(how, device="auto")))
         self.results: Results = {}
 
     def run(self) -> Done:
-        before, self.results = _read(self.file)
-        if self.results and before != self.budget:
-            raise ValueError(
-                f"{self.file}: it was done with {_difference(before, self.budget)} now; "
-                "give the same options, or another --out"
-            )
+        if self.file.exists():
+            before = portions.read(self.file)
+            self.results = {(result["row"], result["seed"]): result for result in before["results"]}
+            if self.results and before["budget"] != self.budget:
+                found = portions.difference(before["budget"], self.budget)
+                raise ValueError(
+                    f"{self.file}: it was done with other settings, {found}; give the same options, "
+                    "or another --out"
+                )
         jobs = [(row, seed) for row, seed in self._jobs() if not self._is_done(row, seed)]
         self._write()  # titles and tables may be new
         now: list[tuple[str, int]] = []
@@ -235,7 +243,8 @@ class _Runner:
 
     def _test_sets(self) -> dict[str, Task]:
         common = _common(self.study, self.how)["task"]
-        values = {name: config.merge(common, changes) for name, changes in self.study.sets.items()}
+        given = {} if self.how.test_samples is None else {"test_samples": self.how.test_samples}
+        values = {name: {**common, **changes, **given} for name, changes in self.study.sets.items()}
         for text in self.how.windows:
             name, _, folder = text.partition("=")
             if not folder or not re.fullmatch(r"[\w-]+", name):
@@ -275,8 +284,8 @@ class _Runner:
         """Whether settings are the same; if they are not, it is an error without `again`."""
         if was != now and not self.how.again:
             raise ValueError(
-                f"{where}: it was done with {_difference(was, now)} now; give the same options, "
-                "another --out, or --again to do it anew"
+                f"{where}: it was done with other settings, {portions.difference(was, now)}; give the same "
+                "options, another --out, or --again to do it anew"
             )
         return was == now
 
@@ -349,7 +358,8 @@ class _Runner:
         validation = {name: _number(value) for name, value in loop.metrics.items()}
         on = torch.cuda.get_device_name() if fabric.device.type == "cuda" else "CPU"
         told = {**_from_log(folder, settings), "on": on, "validation": validation, "about": config.about()}
-        _put(folder / "trained.json", told)
+        with put_in_place(folder / "trained.json") as aside:
+            aside.write_text(json.dumps(config.plain(told), indent=1, allow_nan=False) + "\n")
         net, card, *_ = find(folder)
         weights.write(folder / "weights.safetensors", net, card.name, card.options, card, dtype="bfloat16")
 
@@ -397,14 +407,11 @@ class _Runner:
     def _check_data(self, name: str, data: dict[str, list[float]]) -> None:
         """All rows are evaluated on the same samples, which may have been made on several machines."""
         known = next((of["sets"][name]["data"] for of in self.results.values() if name in of["sets"]), data)
-        for column, values in data.items():
-            was = known[column]
-            same = len(was) == len(values) and np.isclose(np.mean(was), np.mean(values), TOLERANCE)
-            if not same or not np.allclose(was, values, 10 * TOLERANCE, 1e-4):  # quiet samples differ by more
-                raise ValueError(
-                    f"test set {name}: by its {column}, it has other samples than the {name} of {self.file}; "
-                    "give the same ones, another name, or another --out"
-                )
+        if column := portions.other_samples(known, data):
+            raise ValueError(
+                f"test set {name}: by its {column}, it has other samples than the {name} of {self.file}; "
+                "give the same ones, another name, or another --out"
+            )
 
     def _line(self, row: Row, seed: int) -> str:
         sets = self.results[row.key, seed]["sets"]
@@ -418,8 +425,6 @@ class _Runner:
         order = {row.key: k for k, row in enumerate(study.rows)}
         ranked = sorted(self.results.items(), key=lambda item: (order.get(item[0][0], len(order)), item[0]))
         content = {
-            "format": FORMAT,
-            "version": VERSION,
             "study": study.settings["task"]["name"],
             "budget": self.budget,
             "rows": {
@@ -430,7 +435,7 @@ class _Runner:
             "claims": [asdict(claim) for claim in study.claims],
             "results": [result for _, result in ranked],
         }
-        _put(self.file, content)
+        portions.write(self.file, content)
 
 
 @contextmanager
@@ -447,24 +452,6 @@ def _alone(out: Path) -> Iterator[None]:
         yield
 
 
-def _read(file: Path) -> tuple[Plain, Results]:
-    """The budget and the results in a study.json; nothing if there is no file."""
-    if not file.exists():
-        return {}, {}
-    try:
-        content = json.loads(file.read_bytes())
-        if (content["format"], content["version"]) != (FORMAT, VERSION):
-            raise ValueError(f"it has version {content['version']}, and this ppln reads {VERSION}")
-        return content["budget"], {(result["row"], result["seed"]): result for result in content["results"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} cannot be used ({error!r}); move it away, or give another --out") from None
-
-
-def _put(path: Path, content: Mapping[str, Any]) -> None:
-    with put_in_place(path) as aside:
-        aside.write_text(json.dumps(config.plain(content), indent=1, allow_nan=False) + "\n")
-
-
 def _deciding(values: Mapping[str, Any]) -> Plain:
     """Of the plain settings of a run those that decide what is trained, as JSON has them."""
     model = {name: values["model"][name] for name in ("name", "options")}
@@ -475,15 +462,6 @@ def _deciding(values: Mapping[str, Any]) -> Plain:
 def _of_data(task: Task) -> Plain:
     """What decides a test set; where its folder is does not (`_check_data` sees what is in it)."""
     return {name: value for name, value in config.plain(task).items() if name not in ("name", "folder")}
-
-
-def _difference(was: Any, now: Any, where: str = "") -> str:
-    """The first one between two settings, in words."""
-    if isinstance(was, dict) and isinstance(now, dict):
-        for key in [*was, *now]:
-            if was.get(key) != now.get(key):
-                return _difference(was.get(key), now.get(key), f"{where}.{key}" if where else str(key))
-    return f"{where} {was!r}, which is {now!r}"
 
 
 def _from_log(folder: Path, settings: Train) -> Plain:

@@ -1,14 +1,15 @@
 """A trained network on a data set, into a folder of results: what `ppln evaluate` does."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ppln.engine import config
 from ppln.engine.arguments import need_tyro
 from ppln.engine.config import Machine
-from ppln.engine.evaluate import Evaluation, describe, evaluate, write
+from ppln.engine.evaluate import Evaluation, as_json, describe, evaluate, write
 from ppln.engine.fabric import launch
 from ppln.engine.trained import Network, home
 from ppln.tasks import Task
@@ -21,7 +22,7 @@ class Evaluate:
     split: Literal["train", "val", "test"] = "test"
     """Which samples."""
     out: Path | None = None
-    """The folder to write to. None: evaluation/DATA-SPLIT in the run's, or beside the file."""
+    """The folder to write to. None: evaluation/DATA-SPLIT in the run's, else evaluation/NAME/DATA-SPLIT."""
     batch: int = 8
     """Samples at a time."""
     limit: int | None = None
@@ -48,7 +49,10 @@ def parse(network: Network, name: str, arguments: Sequence[str]) -> tuple[Evalua
     both.__annotations__ = {"how": Evaluate, "task": type(network.task)}
     both.__defaults__ = Evaluate(), network.task
     options = {"prog": f"ppln evaluate {name}", "config": (tyro.conf.OmitArgPrefixes,)}
-    description = f"Evaluate {network.card.name}. The task's defaults are those it was trained with."
+    description = (
+        f"Evaluate {network.card.name}. Of a run, the task's defaults are what it was trained with; "
+        "of a file or a name, they are the task's own."
+    )
     return tyro.cli(both, args=arguments, description=description, **options)
 
 
@@ -60,6 +64,10 @@ def evaluate_network(
     Under torchrun, or with devices above 1, processes share the samples; the first one writes, and the others
     get None.
     """
+    card, file = network.card, network.file
+    about = describe(card.name, network.net, card.options, file)
+    folder = how.out or _folder(network) / f"{config.plain(task)['data']}-{how.split}"
+    _check_free(folder, about["model"], task)
     fabric = launch(Machine(how.device, how.devices, how.nodes, precision=how.precision))
     with fabric.autocast():
         found = evaluate(
@@ -76,8 +84,25 @@ def evaluate_network(
         )
     if not fabric.is_global_zero:
         return found, None
-    folder = how.out or home(network.file) / "evaluation" / f"{config.plain(task)['data']}-{how.split}"
-    card = network.card
-    about = describe(card.name, network.net, card.options, network.file)
     write(folder, found, {**about, "seed": network.seed, "precision": how.precision, "about": config.about()})
     return found, folder
+
+
+def _folder(network: Network) -> Path:
+    """Of its evaluations: in the run's own, or in one here that has its name."""
+    file = network.file
+    run = home(file) if file else None
+    if run is not None:
+        return run / "evaluation"
+    return Path("evaluation") / (file.stem if file else network.card.name)
+
+
+def _check_free(folder: Path, model: Mapping[str, Any], task: Task) -> None:
+    """Results of the same network on the same data are found anew; others are not overwritten."""
+    file = folder / "results.json"
+    if not file.exists():
+        return
+    was = json.loads(file.read_bytes())
+    for name, now, of in (("model", model, "network"), ("settings", asdict(task), "data set")):
+        if was.get(name) != as_json(now):
+            raise ValueError(f"{file} is of another {of}; move it away, or give another --out")

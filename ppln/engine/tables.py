@@ -88,6 +88,15 @@ def _cut(path: Path, first_step: int) -> None:
     os.truncate(path, size)
 
 
+def need_tensorboard() -> None:
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            f"tensorboard: the package is missing ({error}); pip install 'ppln[train]', or switch it off"
+        ) from None
+
+
 class Curves:
     """TensorBoard's file.
 
@@ -96,14 +105,11 @@ class Curves:
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:
-        try:
-            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-            from tensorboard.compat.proto.summary_pb2 import Summary
-            from tensorboard.summary.writer.record_writer import RecordWriter
-        except ImportError as error:
-            raise ValueError(
-                f"tensorboard: the package is missing ({error}); pip install 'ppln[train]', or switch it off"
-            ) from None
+        need_tensorboard()
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
         self._event, self._summary = Event, Summary
         folder.mkdir(exist_ok=True)
         name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"

@@ -27,6 +27,7 @@ from ppln.engine.fabric import launch, spread, unsent
 from ppln.engine.feed import Feed, Make, Order, maker
 from ppln.engine.log import Log
 from ppln.engine.norm import synchronize
+from ppln.engine.tables import need_tensorboard
 from ppln.engine.trained import find
 from ppln.engine.watch import NotFinite, first_bad
 from ppln.models import create_model
@@ -118,7 +119,7 @@ class Loop:
         options: Any = settings.model.options
         self.net = create_model(settings.model.name, **options)
         torch.manual_seed(seed + fabric.global_rank)  # what networks draw in training differs
-        if settings.model.weights is not None:
+        if settings.model.weights is not None and found is None:
             self._begin_with(settings.model.weights)
         if fabric.world_size > 1:
             self.net = synchronize(self.net, fabric.device.type)
@@ -141,6 +142,8 @@ class Loop:
         self.batches = iter(self.feed)
         # The last line: when, how long had been waited for data, after which step.
         self.since: tuple[float, float, int] | None = None
+        # Last: a run that could not begin does not stand in the way of the next.
+        self._first(lambda: config.write(self.out / "config.yaml", settings, config.about()))
 
     def _begin_with(self, weights: Path) -> None:
         found = find(weights)
@@ -257,7 +260,6 @@ class Loop:
                 rank=fabric.global_rank,
                 world=fabric.world_size,
             )
-        self.net.train()
         self.metrics = fabric.broadcast(found.metrics)
         log.validation(self.done, self.metrics)
         if run.pictures and found.picture is not None:
@@ -296,7 +298,11 @@ class Loop:
             state.load_optimizer_state(self.optimizer, self.net, tensors["optimizer"], info["optimizer"])
         except ValueError as error:
             raise ValueError(f"{found.path}: {error}") from None
-        state.set_random_state(tensors["random"], info["random"])
+        lost = state.set_random_state(tensors["random"], info["random"])
+        if lost or len(info["random"]["ranks"]) != self.fabric.world_size:
+            self.news.append(
+                "some random numbers begin anew: the run was saved with other processes or GPUs than now"
+            )
         self.done, self.best, self.metrics, self.loss = (
             info[name] for name in ("step", "best", "metrics", "loss")
         )
@@ -307,6 +313,17 @@ class Loop:
         """The checkpoint to go on from, if there is one."""
         self.news: list[str] = []  # for the log, which is not open yet
         root = self.out / "checkpoints"
+
+        def check() -> None:
+            if not resume and (root.exists() or (self.out / "config.yaml").exists()):
+                raise ValueError(
+                    f"out is {self.out}, where there is a run already; add --resume to go on with it, "
+                    "or give another --out"
+                )
+            if self.settings.run.tensorboard:
+                need_tensorboard()
+
+        self._first(check)
         found = None
         if resume:
             found = checkpoint.newest(root, self.news.append)
@@ -315,16 +332,6 @@ class Loop:
             self.news.append(
                 f"going on from {found.path}" if found else f"no checkpoint in {root}: from the start"
             )
-
-        def begin() -> None:
-            if not resume and (root.exists() or (self.out / "config.yaml").exists()):
-                raise ValueError(
-                    f"out is {self.out}, where there is a run already; add --resume to go on with it, "
-                    "or give another --out"
-                )
-            config.write(self.out / "config.yaml", self.settings, config.about())
-
-        self._first(begin)
         return found
 
     def _first(self, act: Callable[[], T]) -> T:

@@ -65,17 +65,15 @@ def _task(name: str) -> type[Task]:
     return next(task for task in TASKS.values() if name.startswith(task.models))
 
 
-def home(file: Path | None) -> Path:
-    """The run's folder of RUN/checkpoints/STEP/model.safetensors; of a file on its own, where we are."""
-    if file is None:
-        return Path()
+def home(file: Path) -> Path | None:
+    """The run's folder of RUN/checkpoints/STEP/model.safetensors; None of a file on its own."""
     step = file.parent
-    return step.parents[1] if step.parent.name == "checkpoints" else Path()
+    return step.parents[1] if step.parent.name == "checkpoints" else None
 
 
 def _measured(file: Path) -> list[Metric]:
     """What `ppln evaluate` found of these weights, as it wrote it beside them."""
-    paths = sorted(home(file).glob("evaluation/*/results.json"))
+    paths = sorted((home(file) or file.parent).glob("evaluation/*/results.json"))
     found = [json.loads(path.read_bytes()) for path in paths]
     digest = hashlib.sha256(file.read_bytes()).hexdigest() if found else ""
     return [

@@ -1,41 +1,25 @@
-"""Tables of a deblurring study, in Markdown, from the study.json files that `ppln reproduce` wrote.
+"""Tables of a deblurring study, in Markdown, from what engine.portions read of study.json files.
 
-    study = merge([Path("a/study.json"), Path("b/study.json")])
-    put(Path("docs/results.md"), study)
+    put(Path("docs/results.md"), merge([Path("a/study.json"), Path("b/study.json")]))
 
 Figures are means over seeds ± standard deviation. The paper's stand beside, in columns of their own.
 """
 
-import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
+from ppln.engine.compare import Interval, spread
+from ppln.engine.portions import Plain
+from ppln.engine.studies import Claim
 from ppln.files import put_in_place
 
-FORMAT, VERSION = "ppln study", 1
-TOLERANCE = 1e-3  # data made, or metrics computed, on another machine may differ by so much, relatively
 SAME_SIZE = 0.05  # networks whose parameters differ by no more count as equally large
 _DIGITS = {"psnr": 2, "psnr_unseen": 2, "ssim": 3, "nrmse": 3}
-_NAMES = {"psnr": "PSNR", "psnr_unseen": "PSNR between the 14 times", "ssim": "SSIM", "nrmse": "NRMSE"}
+_NAMES = {"psnr": "PSNR", "psnr_unseen": "PSNR at unseen times", "ssim": "SSIM", "nrmse": "NRMSE"}
 _PAPER = ("nrmse", "psnr", "ssim")
-
-Plain = dict[str, Any]
-Interval = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """On the test set, the metric of `ours` is higher than that of `theirs`, by `least` or more."""
-
-    ours: str
-    theirs: str
-    set: str
-    least: float
-    metric: str
 
 
 @dataclass(frozen=True)
@@ -47,50 +31,6 @@ class Verdict:
     over_samples: Interval | None  # the same of the differences of equal samples, means over seeds
     holds: bool
     """The difference is large enough, and with two seeds or more, surely above 0."""
-
-
-def merge(files: Sequence[Path]) -> Plain:
-    """Several portions of one study as one. What they have of the same row and seed must agree.
-
-    Titles, tables and claims are those of the last file.
-    """
-    if not files:
-        raise ValueError("files is empty; give one study.json or more")
-    studies = [(str(path), _read(Path(path))) for path in files]
-    results: dict[tuple[str, int], tuple[str, Plain]] = {}
-    rows: dict[str, tuple[str, Plain]] = {}
-    sets: dict[str, tuple[str, Plain]] = {}
-    first, reference = studies[0]
-    for path, study in studies:
-        for part in ("study", "budget"):
-            _agree(part, first, reference[part], path, study[part])
-        for result in study["results"]:
-            key, seed = result["row"], result["seed"]
-            name = f"{key}, seed {seed}"
-            other, known = rows.setdefault(key, (path, result["settings"]))
-            _agree(f"the settings of {key}", other, known, path, result["settings"])
-            for set_name, of in result["sets"].items():
-                other, known = sets.setdefault(set_name, (path, of))
-                _agree(f"the settings of {set_name}", other, known["settings"], path, of["settings"])
-                _check_samples(set_name, other, known["data"], path, of["data"])
-            if (key, seed) in results:
-                other, known = results[key, seed]
-                _agree(f"the training of {name}", other, known["training"], path, result["training"])
-                for set_name, of in result["sets"].items():
-                    was = known["sets"].get(set_name, of)["metrics"]
-                    _agree(f"metrics of {name} on {set_name}", other, was, path, of["metrics"])
-                result = {**known, "sets": {**known["sets"], **result["sets"]}}
-            results[key, seed] = path, result
-    last = studies[-1][1]
-    order = {key: k for k, key in enumerate(last["rows"])}
-    ranked = sorted(results, key=lambda name: (order.get(name[0], len(order)), name))
-    return {**last, "results": [results[name][1] for name in ranked]}
-
-
-def write(study: Mapping[str, Any], path: Path) -> None:
-    """As a study.json, which is there whole or not at all."""
-    with put_in_place(path) as aside:
-        aside.write_text(json.dumps(study, indent=1) + "\n", encoding="utf-8")
 
 
 def put(page: Path, study: Mapping[str, Any]) -> None:
@@ -148,77 +88,16 @@ def _judge(claim: Claim, results: Sequence[Plain]) -> Verdict | None:
     ours, theirs = ([side[seed] for seed in common] for side in sides)
     values = [[float(of["metrics"][claim.metric]) for of in side] for side in (ours, theirs)]
     differences = [a - b for a, b in zip(*values, strict=True)]
-    difference, interval = fmean(differences), _interval(differences)
+    difference, interval = fmean(differences), spread(differences).interval
     of_samples = None
     if all(claim.metric in of["per_sample"] for of in (*ours, *theirs)):
         columns = [
             zip(*(of["per_sample"][claim.metric] for of in side), strict=True) for side in (ours, theirs)
         ]
         means = [[fmean(map(float, of)) for of in column] for column in columns]
-        of_samples = _interval([a - b for a, b in zip(*means, strict=True)])
+        of_samples = spread([a - b for a, b in zip(*means, strict=True)]).interval
     holds = difference >= claim.least and (difference if interval is None else interval[0]) > 0
     return Verdict(claim, difference, len(common), interval, of_samples, holds)
-
-
-def _interval(values: Sequence[float]) -> Interval | None:
-    """95 % of the mean, Student's t; None for fewer than two, or what is not finite."""
-    if len(values) < 2 or not all(map(math.isfinite, values)):
-        return None
-    try:
-        from scipy import stats
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("intervals need scipy; run: pip install 'scipy>=1.11'") from None
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
-    return fmean(values) - half, fmean(values) + half
-
-
-def _read(path: Path) -> Plain:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no {path}; give a study.json that `ppln reproduce` wrote")
-    try:
-        study = json.loads(path.read_bytes())
-        if (study["format"], study["version"]) != (FORMAT, VERSION):
-            raise ValueError(f"version {study['version']}, and this ppln reads {VERSION}")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no study.json of `ppln reproduce` ({error!r})") from None
-    return study
-
-
-def _agree(what: str, path: str, was: Any, other: str, now: Any) -> None:
-    if (difference := _difference(was, now)) is not None:
-        raise ValueError(
-            f"{path} and {other} differ in {what}: {difference}; "
-            "they are no parts of one study, leave one out"
-        )
-
-
-def _check_samples(name: str, path: str, was: Plain, other: str, now: Plain) -> None:
-    """They are compared themselves: folders may have any names, and scenes change with the code.
-
-    A scene that another machine made has a few other events, which count for more where there are few.
-    """
-    for column, values in was.items():
-        others = now[column]
-        same = len(values) == len(others) and math.isclose(fmean(values), fmean(others), rel_tol=TOLERANCE)
-        near = (
-            math.isclose(*pair, rel_tol=10 * TOLERANCE, abs_tol=1e-4)
-            for pair in zip(values, others, strict=False)
-        )
-        if not (same and all(near)):
-            raise ValueError(
-                f"{path} and {other} have other samples in the test set {name}, by their {column}; "
-                "they are no parts of one study, leave one out"
-            )
-
-
-def _difference(was: Any, now: Any, where: str = "") -> str | None:
-    """The first place where two values differ by more than rounding."""
-    if isinstance(was, dict) and isinstance(now, dict):
-        found = (_difference(was.get(k), now.get(k), f"{where}.{k}".strip(".")) for k in {**was, **now})
-        return next((text for text in found if text is not None), None)
-    if isinstance(was, float) and isinstance(now, float) and math.isclose(was, now, rel_tol=TOLERANCE):
-        return None
-    return None if was == now else f"{where} {was!r} and {now!r}".strip()
 
 
 def _about(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> str:
@@ -258,7 +137,7 @@ def _table(study: Mapping[str, Any], keys: Sequence[str], grouped: Mapping[str, 
     papers = {key: study["rows"].get(key, {}).get("paper") for key in keys}
     shown = _PAPER if any(papers.values()) else ()
     head = ["", "parameters", "seeds", *(f"{_NAMES[metric]}, {name}" for metric, name in wanted)]
-    head += [f"dB lost between the 14 times, {name}" for name in unseen]
+    head += [f"dB lost at unseen times, {name}" for name in unseen]
     rows = [[*head, *(f"{_NAMES[metric]}, paper (HQF)" for metric in shown)]]
     for key in keys:
         mine = grouped.get(key, [])
@@ -267,7 +146,7 @@ def _table(study: Mapping[str, Any], keys: Sequence[str], grouped: Mapping[str, 
             size, trained = mine[0]["parameters"], mine[0]["training"]
             cells[1:] = f"{size / 1e6:.2f} M" if size else "none", str(len(mine)) if trained else ""
         cells += [_mean([*_values(mine, name, metric).values()], _DIGITS[metric]) for metric, name in wanted]
-        cells += [_lost(mine, main, name) for name in unseen]
+        cells += [_lost(mine, name) for name in unseen]
         rows.append(cells + [f"{papers[key][metric]:.3f}" if papers[key] else "" for metric in shown])
     return _grid(rows)
 
@@ -285,8 +164,8 @@ def _values(mine: Iterable[Plain], name: str, metric: str) -> dict[int, float]:
     }
 
 
-def _lost(mine: list[Plain], main: str, name: str) -> str:
-    seen, unseen = _values(mine, main, "psnr"), _values(mine, name, "psnr_unseen")
+def _lost(mine: list[Plain], name: str) -> str:
+    seen, unseen = (_values(mine, name, metric) for metric in ("psnr_seen", "psnr_unseen"))
     return _mean([seen[seed] - unseen[seed] for seed in seen if seed in unseen], 2)
 
 

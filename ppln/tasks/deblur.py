@@ -125,22 +125,24 @@ class Deblur(Task):
     def judge(self, prediction: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Means over a sample's frames. l1 is of frames that are not rounded.
 
-        psnr_unseen: of those at times that no frame of `train_times` has.
+        psnr_seen, psnr_unseen: of those at the times of `train_times`, and of the others, if there are any.
         """
         found, true = (to_uint8(frames[:, :, 0].float() * PEAK) for frames in (prediction, batch.target))
         decibels = psnr(found, true)  # [B, T]
         last = decibels.shape[1] - 1
-        unseen = [k for k in range(last) if k * (self.train_times - 1) % last] if last % BINS == 0 else []
+        places = torch.arange(last + 1)
+        unseen = places * (self.train_times - 1) % max(1, last) > 0
+        parts = {"psnr_seen": ~unseen, "psnr_unseen": unseen} if last % BINS == 0 and unseen.any() else {}
         return {
             "psnr": decibels.mean(1),
-            **({"psnr_unseen": decibels[:, unseen].mean(1)} if unseen else {}),
+            **{name: decibels[:, places[of].tolist()].mean(1) for name, of in parts.items()},
             "ssim": ssim(found, true).mean(1),
             "nrmse": nrmse(found, true).mean(1),
             "l1": (prediction.double() - batch.target).abs().mean((1, 2, 3, 4)),
         }
 
     def summarize(self, columns: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
-        names = (*self.metrics, "l1", *({"psnr_unseen"} & columns.keys()))
+        names = (*self.metrics, "l1", *(name for name in ("psnr_seen", "psnr_unseen") if name in columns))
         return {name: float(columns[name].mean()) for name in names}
 
     def picture(self, prediction: Tensor, batch: Batch) -> NDArray[np.uint8]:
@@ -152,12 +154,12 @@ class Deblur(Task):
         blocks = []
         for found, true, x in zip(prediction[:2], batch.target[:2], batch.x[:2], strict=True):
             chosen = [0, (len(true) - 1) // 2, len(true) - 1]
-            sharp, given, blurry = (pictures.array(part) for part in (true[:, 0], found[:, 0], x[-1]))
+            sharp, predicted, blurry = (pictures.array(part) for part in (true[:, 0], found[:, 0], x[-1]))
             events = pictures.array(x[:-1:2].sum(0) - x[1:-1:2].sum(0))
-            given, sharp = given[chosen], sharp[chosen]
-            errors = [blurry - sharp[1], *(given - sharp)]
+            predicted, sharp = predicted[chosen], sharp[chosen]
+            errors = [blurry - sharp[1], *(predicted - sharp)]
             rows = [
-                [_on_screen(blurry), *map(_on_screen, given)],
+                [_on_screen(blurry), *map(_on_screen, predicted)],
                 [pictures.signed(events, 6), *map(_on_screen, sharp)],
                 [pictures.signed(error, 0.1) for error in errors],
             ]

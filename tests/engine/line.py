@@ -54,6 +54,10 @@ class Line(Task):
         slope, intercept = samples.numbers.split(1, 1)
         return Batch(samples.numbers, t, slope * t + intercept, {"number": samples.number})
 
+    def predict(self, model: nn.Module, batch: Batch) -> Tensor:
+        assert getattr(model, "in_channels", None) == 2  # also of a network that is spread over processes
+        return model(batch.x, batch.t)
+
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
         return (prediction - batch.target).square().mean()
 
@@ -68,6 +72,8 @@ class Line(Task):
 
 
 class LineNet(nn.Module):
+    in_channels = 2
+
     def __init__(self, width: int = 8, noise: float = 0.0) -> None:
         super().__init__()
         self.noise = noise
@@ -128,6 +134,7 @@ if __name__ == "__main__":
     import signal
     import sys
 
+    from ppln.engine.fabric import leave
     from ppln.engine.train import Loop, train
 
     register()
@@ -142,4 +149,9 @@ if __name__ == "__main__":
 
     if "stop" in more:
         Loop.step = asked  # type: ignore[method-assign]
-    train(settings(out, **json.loads(values)), resume="resume" in more)
+    try:
+        train(settings(out, **json.loads(values)), resume="resume" in more)
+    except Exception as error:
+        leave(repr(error), 1)
+        raise
+    leave("", 0)

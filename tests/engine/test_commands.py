@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -67,9 +68,24 @@ def test_from_training_to_a_network(monkeypatch, folder, capsys):
 
 
 def test_weights_of_the_package(monkeypatch, capsys):
-    size = "--height 16 --width 22 --test-samples 2 --device cpu --out here"
+    size = "--height 16 --width 22 --test-samples 2 --device cpu"
     run(monkeypatch, f"evaluate steering-ppln {size}")
-    assert "wrote here" in capsys.readouterr().out
+    run(monkeypatch, f"evaluate steering-ppln {size} --out here")
+    said = capsys.readouterr().out
+    assert "wrote evaluation/steering-ppln/driving-test" in said
+    assert "wrote here" in said
+
+
+def test_results_of_something_else_are_not_overwritten(monkeypatch):
+    size = "--height 16 --width 22 --device cpu --out here"
+    run(monkeypatch, f"evaluate steering-ppln {size} --test-samples 2")
+    before = Path("here/results.json").read_bytes()
+    fails(monkeypatch, f"evaluate steering-ppln {size} --test-samples 3", "is of another data set; move it")
+    run(monkeypatch, f"train steering {TINY} --model steering-hu --out run --steps 1")
+    fails(monkeypatch, f"evaluate run {size} --test-samples 2", "is of another network; move it away")
+    assert Path("here/results.json").read_bytes() == before
+    run(monkeypatch, f"evaluate steering-ppln {size} --test-samples 2 --batch 1")  # the same, found anew
+    assert Path("here/results.json").read_bytes() != before
 
 
 @pytest.mark.parametrize("command", ["train", "train --help", "evaluate", "evaluate -h"])

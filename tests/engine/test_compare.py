@@ -274,7 +274,7 @@ def test_other_settings_are_no_other_data(tmp_path):
 
 def test_wrong_arguments(tmp_path):
     ours, theirs = methods(tmp_path, normal(2, 10), normal(1, 10))
-    with pytest.raises(ValueError, match="metric is 'psnr'; there are score, rmse"):
+    with pytest.raises(ValueError, match="metric is 'psnr'; all have score, rmse"):
         compare(ours, theirs, "psnr", task=Measure())
     with pytest.raises(ValueError, match="ours is empty"):
         compare([], theirs)
@@ -295,3 +295,27 @@ def test_wrong_arguments(tmp_path):
 def test_results_are_plain_json(tmp_path):
     about = json.loads((save(tmp_path / "a", normal(3)) / "results.json").read_text())
     assert about["settings"] == {"scale": 1.0}
+
+
+def test_only_what_all_have_is_compared(tmp_path):
+    mine = save(tmp_path / "mine", normal(5), name="a", metrics={"score": 1.0, "rmse": 2.0, "more": 3.0})
+    other = save(tmp_path / "other", normal(5, seed=1), name="b")
+    for pair in ([mine], [other]), ([other], [mine]):
+        assert [row.metric for row in compare(*pair, task=Measure()).rows] == ["score", "rmse"]
+    with pytest.raises(ValueError, match="metric is 'more'; all have score, rmse"):
+        compare([mine], [other], "more", task=Measure())
+
+
+def test_times_that_are_unseen_must_be_the_same(tmp_path):
+    values = {"psnr": 30.0, "psnr_unseen": 29.0}
+    a, b, c = (
+        save(tmp_path / name, normal(4), name=name, task=Deblur(train_times=times), metrics=values)
+        for name, times in (("a", 14), ("b", 27), ("c", 27))
+    )
+
+    class Both(Measure):
+        def summarize(self, columns):
+            return dict.fromkeys(values, float(columns["score"].mean()))
+
+    assert [row.metric for row in compare([b], [c], task=Both()).rows] == ["psnr", "psnr_unseen"]
+    assert [row.metric for row in compare([a], [b], task=Both()).rows] == ["psnr"]

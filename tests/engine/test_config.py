@@ -537,7 +537,7 @@ def test_imports_are_lazy():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(config.__file__).parents[2])
 
 
-@pytest.mark.parametrize(("name", "message"), [("tyro", "pip install tyro"), ("yaml", "pip install pyyaml")])
+@pytest.mark.parametrize(("name", "message"), [("tyro", "pip install 'tyro>=1.0'"), ("yaml", "pip install pyyaml")])
 def test_missing_packages(name, message, monkeypatch):
     Path("a.yaml").write_text("{}")
     pytest.importorskip("tyro")

@@ -50,7 +50,7 @@ def line(monkeypatch):
 
 def run(out, study=TINY, **options):
     said: list[str] = []
-    done = reproduce.reproduce(
+    done, _ = reproduce.reproduce(
         study, Reproduce(out, **{"seeds": (0, 1), "device": "cpu", **options}), said.append
     )
     return done, said
@@ -161,13 +161,18 @@ def test_what_is_trained_is_evaluated_whatever_the_time(tmp_path, monkeypatch):
     assert read(tmp_path)["results"][0]["sets"].keys() == TINY.sets.keys()
 
 
-@pytest.mark.parametrize("where", ["_save", "write", "evaluate", "find", "_put"])
+@pytest.mark.parametrize("where", ["_save", "weights", "evaluate", "find", "put_in_place", "study"])
 def test_killed_anywhere_it_goes_on(tmp_path, monkeypatch, where):
     """At each call of a function in turn, once before it and once after it."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run(whole, seeds=(0,), rows=("small",))
-    home = {"_save": Loop, "write": reproduce.weights}.get(where, reproduce)
-    real, dies = getattr(home, where), [0, False]  # at which call, and whether after it
+    places = {
+        "_save": (Loop, "_save"),
+        "weights": (reproduce.weights, "write"),
+        "study": (reproduce.portions, "write"),
+    }
+    home, name = places.get(where, (reproduce, where))
+    real, dies = getattr(home, name), [0, False]  # at which call, and whether after it
 
     class Killed(BaseException):
         pass
@@ -183,7 +188,7 @@ def test_killed_anywhere_it_goes_on(tmp_path, monkeypatch, where):
             raise Killed
         return result
 
-    monkeypatch.setattr(home, where, once)
+    monkeypatch.setattr(home, name, once)
     kills = 0
     for attempt in range(8):
         calls[0], dies[:] = 0, [attempt // 2 % 2, attempt % 2 == 1]
@@ -191,7 +196,7 @@ def test_killed_anywhere_it_goes_on(tmp_path, monkeypatch, where):
             run(parts, seeds=(0,), rows=("small",))
         except Killed:
             kills += 1
-    monkeypatch.setattr(home, where, real)
+    monkeypatch.setattr(home, name, real)
     run(parts, seeds=(0,), rows=("small",))
     assert kills >= 2
     assert figures(parts) == figures(whole)
@@ -302,12 +307,12 @@ def test_another_budget_is_an_error(tmp_path):
     run(tmp_path, seeds=(0,))
     before = (tmp_path / "study.json").read_bytes()
     for again in (False, True):
-        message = r"study.json: it was done with optimizer.steps 6, which is 3 now; .* another --out"
+        message = r"study.json: it was done with other settings, optimizer.steps 6 and 3; .* another --out"
         with pytest.raises(ValueError, match=message):
             run(tmp_path, seeds=(0,), rows=("large",), steps=3, again=again)
         assert (tmp_path / "study.json").read_bytes() == before
     (tmp_path / "study.json").unlink()
-    with pytest.raises(ValueError, match=r"small/0: it was done with optimizer.steps 6, which is 3 now"):
+    with pytest.raises(ValueError, match=r"small/0: .* other settings, optimizer.steps 6 and 3"):
         run(tmp_path, seeds=(0,), steps=3)
     done, _ = run(tmp_path, seeds=(0,), steps=3, again=True)
     assert len(done.now) == 2
@@ -318,9 +323,7 @@ def test_a_row_that_was_changed_is_an_error_or_done_again(tmp_path):
     run(tmp_path, seeds=(0,))
     small, *others = TINY.rows
     study = replace(TINY, rows=(replace(small, optimizer={"learning_rate": 0.5}), *others))
-    message = (
-        r"small, seed 0, in .*study.json: it was done with optimizer.learning_rate 0.01, which is 0.5 now"
-    )
+    message = r"small, seed 0, in .*study.json: .* other settings, optimizer.learning_rate 0.01 and 0.5"
     with pytest.raises(ValueError, match=message):
         run(tmp_path, study, seeds=(0,))
     before = figures(tmp_path)
@@ -458,5 +461,5 @@ def test_bad_windows_and_files(tmp_path):
     with pytest.raises(FileNotFoundError, match="no prepared windows in"):
         run(tmp_path, DEBLUR, windows=(f"slider={tmp_path / 'none'}",))
     (tmp_path / "study.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"study.json cannot be used \(KeyError\('format'\)\)"):
+    with pytest.raises(ValueError, match=r"is no study.json of .* \(KeyError\('format'\)\)"):
         run(tmp_path)

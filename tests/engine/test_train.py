@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from line import LineNet, Lines, register, settings
+from line import Line, LineNet, Lines, register, settings
 
 from ppln import tasks
 from ppln.engine import checkpoint
 from ppln.engine.config import Optimizer
+from ppln.engine.evaluate import evaluate
 from ppln.engine.train import Interrupted, Loop, rate_factor, train
+from ppln.engine.trained import find
 from ppln.engine.watch import NotFinite
 from ppln.models import networks
 
@@ -197,6 +199,12 @@ def test_processes_start_without_torchrun(tmp_path):
     assert len(losses(tmp_path / "run")) == 3
 
 
+def test_torchrun_and_the_options_agree(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="devices is 1 and nodes is 1, but torchrun started 2 processes"):
+        train(settings(tmp_path / "run"))
+
+
 def test_not_a_number_ends_the_run_before_it_spreads(tmp_path, monkeypatch):
     forward = LineNet.forward
     calls = 0
@@ -293,6 +301,11 @@ def test_the_average_is_validated_and_kept(tmp_path):
     found = weights(tmp_path / "run")
     assert found["ema"].keys() == found["model"].keys()
     assert not torch.equal(found["ema"]["inner.weight"], found["model"]["inner.weight"])
+    validated = float(table(tmp_path / "run" / "val.csv")[-1]["rmse"])
+    averaged, last = (
+        evaluate(find(tmp_path / "run", ema=ema).net, Line(), "val").metrics["rmse"] for ema in (True, False)
+    )
+    assert averaged == validated != last
 
 
 def test_weights_to_begin_with(tmp_path):
@@ -300,6 +313,9 @@ def test_weights_to_begin_with(tmp_path):
     train(settings(tmp_path / "two", steps=2, learning_rate=1e-12, weights=str(tmp_path / "one")))
     ours, theirs = (weights(tmp_path / name)["model"]["inner.weight"] for name in ("two", "one"))
     torch.testing.assert_close(ours, theirs)
+    (tmp_path / "one").rename(tmp_path / "elsewhere")  # of no consequence to a run that has begun
+    train(settings(tmp_path / "two", steps=4, weights=str(tmp_path / "one")), resume=True)
+    (tmp_path / "elsewhere").rename(tmp_path / "one")
     with pytest.raises(
         ValueError, match=r"weights is .*one, which is line-net with .*it does not fit line-net"
     ):
@@ -312,6 +328,7 @@ def test_bad_runs(tmp_path):
         train(settings(tmp_path / "run"))
     with pytest.raises(ValueError, match="batch is 64, but there are only 20 samples"):
         train(settings(tmp_path / "large", batch=64))
+    train(settings(tmp_path / "large", steps=1))  # what could not begin does not stand in the way
     if not torch.cuda.is_available():
         with pytest.raises(
             ValueError, match="device is 'cuda', but torch sees no GPU here; use --device cpu"

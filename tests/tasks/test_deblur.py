@@ -176,6 +176,8 @@ def test_frames_at_times_that_no_training_frame_has():
     assert columns["psnr_unseen"].item() < 20 < columns["psnr"].item()
     found = task.summarize({name: column.numpy() for name, column in columns.items()})
     assert found["psnr_unseen"] == columns["psnr_unseen"].item()
+    seen, unseen = found["psnr_seen"], found["psnr_unseen"]
+    assert 14 * seen + 13 * unseen == pytest.approx(27 * found["psnr"])
     assert "psnr_unseen" not in SMALL.judge(*[flat_batch([[1.0] * 14]).target, flat_batch([[1.0] * 14])])
 
 

@@ -1,0 +1,93 @@
+"""What suits each network of the deblurring study: learning rates, then losses, judged by validation scenes.
+
+    python benchmarks/tune.py benchmarks/results/tune.json --textures made+video
+
+Every network is trained for a part of the study's steps with each rate, then with the other loss and the rate
+that was best. Rows of studies.py have the best of these; its ablations have those of the row they change.
+"""
+
+import argparse
+import gc
+import json
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ppln.engine import config
+from ppln.engine.fabric import make_fabric
+from ppln.engine.feed import maker
+from ppln.engine.reproduce import Reproduce, train_settings
+from ppln.engine.studies import STUDIES
+from ppln.engine.train import train
+from ppln.engine.watch import NotFinite
+
+ROWS = (
+    *("unet-blind", "unet-t", "unet-14", "ecir", "deblursr", "eslnet", "eslnet-pp"),
+    *("ppln", "ppln-observed", "head-plain", "head"),
+)
+RATES = (3e-4, 1e-3, 3e-3)
+EDGES = (0.0, 2.0)  # weights of gradients in the loss
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--textures", default="made")
+    parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=48)
+    parser.add_argument("--samples", type=int, default=12_288)
+    parser.add_argument("--precision", choices=("32", "tf32", "bf16"), default="bf16")
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp())
+    how = Reproduce(
+        out=folder,
+        steps=given.steps,
+        textures=given.textures,
+        size=given.size,
+        batch=given.batch,
+        train_samples=given.samples,
+        precision=given.precision,
+    )
+    rows = {row.key: row for row in STUDIES["deblur"].rows}
+    found: dict[str, list[dict[str, Any]]] = {}
+    make = None
+    about = {key: value for key, value in config.about().items() if key != "command"}
+    for key in given.rows:
+        tried = found[key] = []
+
+        def best(tried: list[dict[str, Any]] = tried) -> dict[str, Any]:
+            return max(tried, key=lambda one: one["psnr"])
+
+        for rate, edges in [*((rate, EDGES[0]) for rate in RATES), (None, EDGES[1])]:
+            rate = rate or best()["learning_rate"]
+            row = replace(
+                rows[key],
+                task={**rows[key].task, "edges": edges},
+                optimizer={**rows[key].optimizer, "learning_rate": rate},
+            )
+            settings = train_settings(STUDIES["deblur"], row, 0, how)
+            device = make_fabric(settings.machine).device
+            make = make or maker(settings.task.source("train"), given.batch, device, keep=True)
+            shutil.rmtree(folder)
+            gc.collect()  # what the last training had on the GPU is free
+            start = time.perf_counter()
+            try:
+                psnr = train(settings, make=make).metrics["psnr"]
+            except NotFinite:
+                psnr = 0.0
+            seconds = round(time.perf_counter() - start, 1)
+            tried.append({"learning_rate": rate, "edges": edges, "psnr": psnr, "seconds": seconds})
+            print(key, tried[-1], flush=True)
+            content = {"about": about, "steps": given.steps, "tried": found}
+            given.out.write_text(json.dumps(content, indent=1) + "\n")
+        print(f"{key}: {best()}", flush=True)
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""study.json: the results of a study, or of a portion of one; and portions put together.
+
+study = merge([Path("a/study.json"), Path("b/study.json")])
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ppln.engine import config
+from ppln.engine.compare import TOLERANCE
+from ppln.files import put_in_place
+
+FILE = "study.json"
+_FORMAT, _VERSION = "ppln study", 1
+
+Plain = dict[str, Any]
+
+
+def read(path: Path) -> Plain:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no {path}; give a study.json that `ppln reproduce` wrote")
+    try:
+        study = json.loads(path.read_bytes())
+        if (study["format"], study["version"]) != (_FORMAT, _VERSION):
+            raise ValueError(f"it has version {study['version']}, and this ppln reads {_VERSION}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is no study.json of `ppln reproduce` ({error!r}); move it away, or give another"
+        ) from None
+    return study
+
+
+def write(path: Path, study: Mapping[str, Any]) -> None:
+    """It is there whole or not at all."""
+    content = {"format": _FORMAT, "version": _VERSION, **config.plain(study)}
+    with put_in_place(path) as aside:
+        aside.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def merge(files: Sequence[Path]) -> Plain:
+    """Several portions of one study as one. What they have of the same row and seed must agree.
+
+    Titles, tables and claims are those of the last file.
+    """
+    if not files:
+        raise ValueError("files is empty; give one study.json or more")
+    studies = [(str(path), read(Path(path))) for path in files]
+    results: dict[tuple[str, int], tuple[str, Plain]] = {}
+    rows: dict[str, tuple[str, Plain]] = {}
+    sets: dict[str, tuple[str, Plain]] = {}
+    first, reference = studies[0]
+    for path, study in studies:
+        for part in ("study", "budget"):
+            _agree(part, first, reference[part], path, study[part])
+        for result in study["results"]:
+            key, seed = result["row"], result["seed"]
+            name = f"{key}, seed {seed}"
+            other, known = rows.setdefault(key, (path, result["settings"]))
+            _agree(f"the settings of {key}", other, known, path, result["settings"])
+            for set_name, of in result["sets"].items():
+                other, known = sets.setdefault(set_name, (path, of))
+                _agree(f"the settings of {set_name}", other, known["settings"], path, of["settings"])
+                if column := other_samples(known["data"], of["data"]):
+                    raise ValueError(
+                        f"{other} and {path} have other samples in the test set {set_name}, by their "
+                        f"{column}; they are no parts of one study, leave one out"
+                    )
+            if (key, seed) in results:
+                other, known = results[key, seed]
+                _agree(f"the training of {name}", other, known["training"], path, result["training"])
+                for set_name, of in result["sets"].items():
+                    was = known["sets"].get(set_name, of)["metrics"]
+                    _agree(f"metrics of {name} on {set_name}", other, was, path, of["metrics"])
+                result = {**known, "sets": {**known["sets"], **result["sets"]}}
+            results[key, seed] = path, result
+    last = studies[-1][1]
+    order = {key: k for k, key in enumerate(last["rows"])}
+    ranked = sorted(results, key=lambda name: (order.get(name[0], len(order)), name))
+    return {**last, "results": [results[name][1] for name in ranked]}
+
+
+def other_samples(was: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]) -> str | None:
+    """The column by which two test sets have other samples; None if they have the same.
+
+    Samples are compared themselves: folders may have any names, and scenes change with the code. A scene that
+    another machine made has a few other events, which count for more where there are few.
+    """
+    for column, values in was.items():
+        others = now[column]
+        same = len(values) == len(others) and math.isclose(fmean(values), fmean(others), rel_tol=TOLERANCE)
+        near = (
+            math.isclose(*pair, rel_tol=10 * TOLERANCE, abs_tol=1e-4)
+            for pair in zip(values, others, strict=False)
+        )
+        if not (same and all(near)):
+            return column
+    return None
+
+
+def difference(was: Any, now: Any, where: str = "", *, rounding: float = 0.0) -> str | None:
+    """The first place where two values differ, numbers by more than so much, relatively."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        found = (
+            difference(was.get(k), now.get(k), f"{where}.{k}".strip("."), rounding=rounding)
+            for k in {**was, **now}
+        )
+        return next((text for text in found if text is not None), None)
+    if isinstance(was, float) and isinstance(now, float) and math.isclose(was, now, rel_tol=rounding):
+        return None
+    return None if was == now else f"{where} {was!r} and {now!r}".strip()
+
+
+def _agree(what: str, path: str, was: Any, other: str, now: Any) -> None:
+    if (found := difference(was, now, rounding=TOLERANCE)) is not None:
+        raise ValueError(
+            f"{path} and {other} differ in {what}: {found}; they are no parts of one study, leave one out"
+        )

@@ -1,0 +1,85 @@
+"""Portions of a study become one; files that do not belong together are refused."""
+
+import pytest
+from made_study import everything, made, put, study
+
+from ppln.engine.portions import merge, write
+
+
+def test_portions_are_merged(tmp_path):
+    found = everything()
+    a = put(tmp_path / "a.json", study(*found[:3]))
+    b = put(tmp_path / "b.json", study(*found[2:], claims=[("ours", "theirs", 0.5)]))
+    merged = merge([a, b])
+    # In the order of rows; titles, tables and claims of the last.
+    assert [(r["row"], r["seed"]) for r in merged["results"]] == [
+        ("fixed", 0), ("theirs", 0), ("theirs", 1), ("theirs", 2), ("ours", 0), ("ours", 1), ("ours", 2),
+    ]  # fmt: skip
+    assert merged["claims"]
+    write(tmp_path / "study.json", merged)
+    assert merge([tmp_path / "study.json"]) == merged
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json", "study.json"]
+
+
+def test_test_sets_of_one_training_are_merged(tmp_path):
+    a = put(tmp_path / "a.json", study(made("ours", 0, 34.0, sets=("scenes",))))
+    b = put(tmp_path / "b.json", study(made("ours", 0, 34.0, sets=("slider",))))
+    (result,) = merge([a, b])["results"]
+    assert result["sets"].keys() == {"scenes", "slider"}
+
+
+@pytest.mark.parametrize(
+    ("data", "same"),
+    [
+        ([4.5, 1.25, 1.006], True),  # a quiet one has some events more
+        ([4.5, 1.26, 0.98], False),
+        ([4.53, 1.258, 1.006], False),  # all have
+        ([4.5, 1.25], False),
+    ],
+)
+def test_samples_made_on_another_machine_may_differ_a_little(tmp_path, data, same):
+    other = made("theirs", 0, 33.0)
+    other["sets"]["slider"]["data"] = {"x_rms": data}
+    files = [put(tmp_path / "a.json", study(made("ours", 0, 34.0))), put(tmp_path / "b.json", study(other))]
+    if same:
+        assert len(merge(files)["results"]) == 2
+    else:
+        with pytest.raises(ValueError, match="have other samples in the test set slider, by their x_rms"):
+            merge(files)
+
+
+def test_conflicts_name_both_files(tmp_path):
+    first = put(tmp_path / "a.json", study(made("ours", 0, 34.0)))
+    other_data = made("theirs", 0, 33.0)
+    other_data["sets"]["slider"]["data"] = {"x_rms": [4.5, 1.27, 0.98]}  # of the same mean
+    other_training = made("ours", 0, 34.0)
+    other_training["training"]["seconds"] = 99.0
+    for content, message in (
+        (study(made("ours", 1, 34.0), steps=20), "differ in budget: optimizer.steps 10 and 20"),
+        (
+            study(made("ours", 1, 34.0, rate=2e-3)),
+            "the settings of ours: optimizer.learning_rate 0.001 and 0.002",
+        ),
+        (study(made("ours", 0, 31.0)), "metrics of ours, seed 0 on scenes: psnr 34.0 and 31.0"),
+        (study(other_training), "the training of ours, seed 0: seconds 60.0 and 99.0"),
+        (study(other_data), "other samples in the test set slider, by their x_rms"),
+        (study(study="pose"), "study: 'deblur' and 'pose'"),
+    ):
+        second = put(tmp_path / "b.json", content)
+        with pytest.raises(ValueError, match=message) as error:
+            merge([first, second])
+        assert str(first) in str(error.value)
+        assert str(second) in str(error.value)
+
+
+def test_what_is_no_study_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="files is empty"):
+        merge([])
+    with pytest.raises(FileNotFoundError, match=r"there is no .*none.json"):
+        merge([tmp_path / "none.json"])
+    for content, message in (
+        ({}, "KeyError"),
+        ({**study(), "version": 2}, "version 2, and this ppln reads 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            merge([put(tmp_path / "a.json", content)])

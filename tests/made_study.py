@@ -1,0 +1,78 @@
+"""A study.json of made-up results."""
+
+import json
+
+PSNR = {"ours": (34.0, 34.5, 34.25), "theirs": (33.0, 33.25, 33.5), "fixed": (30.0,)}
+
+
+def made(row, seed, psnr, *, sets=("scenes", "scenes-53", "slider"), rate=1e-3):
+    """What is known of a row and a seed."""
+    training = None
+    settings = {"model": {"name": row, "options": {}}}
+    if row != "fixed":
+        settings |= {"task": {"times_per_sample": 4}, "optimizer": {"learning_rate": rate}}
+        git = {"revision": "abcdef0123456789", "dirty": seed == 1}
+        training = {
+            "steps": 10,
+            "samples": 480,
+            "loss": 0.01 * (seed + 1),
+            "seconds": 60.0 + seed,
+            "samples_per_s": 1000.0 + seed,
+            "on": "H200",
+            "about": {"git": git, "versions": {"torch": "2.13.0"}},
+        }
+    values = {
+        "scenes": {"psnr": psnr, "ssim": 0.9 + seed / 100, "nrmse": 0.1},
+        "scenes-53": {"psnr": psnr - 0.5, "psnr_seen": psnr - 0.25, "psnr_unseen": psnr - 1.5},
+        "slider": {"psnr": psnr - 8, "ssim": 0.8, "nrmse": 0.2},
+    }
+    return {
+        "row": row,
+        "seed": seed,
+        "settings": settings,
+        "parameters": 0 if row == "fixed" else 11_000_000,
+        "training": training,
+        "sets": {
+            name: {
+                "settings": {"data": name},
+                "samples": 3,
+                "data": {"x_rms": [4.5, 1.25, 1.0]},
+                "metrics": values[name],
+                "per_sample": {"psnr": [values[name]["psnr"] + d for d in (-1.0, 0.0, 1.0)]},
+            }
+            for name in sets
+        },
+    }
+
+
+def study(*found, steps=10, claims=(), **more):
+    return {
+        "format": "ppln study",
+        "version": 1,
+        "study": "deblur",
+        "budget": {
+            "task": {"train_samples": 12_288, "height": 128, "width": 128, "times_per_sample": 4},
+            "optimizer": {"steps": steps, "batch": 48},
+        },
+        "rows": {
+            "fixed": {"title": "EDI", "paper": {"nrmse": 0.336, "psnr": 17.822, "ssim": 0.515}},
+            "theirs": {"title": "their network", "paper": None},
+            "ours": {"title": "our network", "paper": None},
+        },
+        "tables": [{"title": "All systems", "rows": ["fixed", "theirs", "ours", "later"]}],
+        "claims": [
+            {"ours": a, "theirs": b, "set": "scenes", "least": least, "metric": "psnr"}
+            for a, b, least in claims
+        ],
+        "results": list(found),
+        **more,
+    }
+
+
+def everything():
+    return [made(row, seed, psnr) for row, seeds in PSNR.items() for seed, psnr in enumerate(seeds)]
+
+
+def put(path, content):
+    path.write_text(json.dumps(content))
+    return path

@@ -61,6 +61,11 @@ class Bench:
     out: Path | None = None
     """Write the figures here, as JSON."""
 
+    def __post_init__(self) -> None:
+        for name in ("batch", "channels", "height", "width", "segments", "times", "rounds"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} is {value}; give 1 or more")
+
 
 def run(bench: Bench) -> dict[str, Any]:
     """Measure, write the JSON if asked to, and return the figures."""

@@ -1,10 +1,14 @@
 """The command line: parse, call, print."""
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
+from functools import partial, wraps
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,15 +18,18 @@ def main() -> None:
     debug = "--debug" in words
     name, *arguments = [word for word in words if word != "--debug"] or ["--help"]
     if name in ("-h", "--help"):
-        print("usage: ppln COMMAND [--help] [--debug]\n")
+        print("usage: ppln COMMAND [--help] [--debug], or ppln --version\n")
         for command, (what, _) in _COMMANDS.items():
             print(f"  {command:19}{what}")
         print("\nErrors are one line; with --debug, also where they arose.")
+    elif name == "--version":
+        print(f"ppln {version('ppln')}")
     elif name not in _COMMANDS:
         sys.exit(f"ppln: there is no command {name!r}; there are: {', '.join(_COMMANDS)}")
     else:
         message, code = "", 0
         try:
+            _import_first(name)
             _COMMANDS[name][1](arguments)
         except BaseException as error:
             message, code = _explain(error, name)
@@ -40,6 +47,26 @@ def main() -> None:
             sys.exit(code)
 
 
+def _import_first(name: str) -> None:
+    """What takes long to import. Meanwhile Ctrl-C ends the process at once: imports may swallow it."""
+
+    def end(number: int, frame: Any) -> None:
+        print(f"ppln {name}: interrupted", file=sys.stderr, flush=True)
+        os._exit(130)
+
+    alone = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, end) if alone else None
+    try:
+        import torch  # noqa: F401
+
+        if name in ("train", "evaluate", "reproduce"):
+            with suppress(ModuleNotFoundError):  # it is told where it is needed
+                import lightning_fabric  # noqa: F401
+    finally:
+        if alone:
+            signal.signal(signal.SIGINT, before)
+
+
 _LESS_MEMORY = {
     "train": "lower --batch, raise --accumulate, or use --precision bf16",
     "evaluate": "lower --batch, or use --precision bf16",
@@ -49,6 +76,8 @@ _LESS_MEMORY = {
 def _explain(error: BaseException, name: str) -> tuple[str, int]:
     """What went wrong and what to do, in a line, and the exit code; nothing for what nobody foresaw."""
     text = " ".join(str(error).split())
+    if isinstance(error, ModuleNotFoundError) and "pip install" not in text:
+        return f"{text}; run: pip install 'ppln[all]'", 1
     if isinstance(error, ValueError | OSError | ModuleNotFoundError):
         return text, 1
     if isinstance(error, KeyboardInterrupt):
@@ -57,7 +86,7 @@ def _explain(error: BaseException, name: str) -> tuple[str, int]:
     if kind == "Interrupted":  # by kind: what defines them takes seconds to import
         return text, error.code  # type: ignore[attr-defined]
     if kind == "NotFinite":
-        return text, 1
+        return f"{text}; what is saved is from before: lower --learning-rate or --clip-norm, and --resume", 1
     if isinstance(error, MemoryError) and text:  # one of our own, which says what to do
         return text, 1
     if kind == "OutOfMemoryError" or isinstance(error, MemoryError) or "can't allocate memory" in text:
@@ -68,11 +97,16 @@ def _explain(error: BaseException, name: str) -> tuple[str, int]:
 
 def _parse(what: Callable[..., Any], name: str, arguments: list[str], positional: bool = True) -> Any:
     """Call `what` with the options that its signature and docstrings describe."""
-    from ppln.events.io import require
+    from ppln.engine.arguments import ask, need_tyro
 
-    tyro = require("tyro", "tyro>=1.0", "the command line")
+    tyro = need_tyro()
     config = [tyro.conf.OmitArgPrefixes, *([tyro.conf.PositionalRequiredArgs] if positional else [])]
-    return tyro.cli(what, args=arguments, prog=f"ppln {name}", config=config)
+
+    @wraps(what)
+    def later(*given: Any, **options: Any) -> Callable[[], Any]:
+        return partial(what, *given, **options)
+
+    return ask(later, f"ppln {name}", arguments, config=config)()
 
 
 def _bench(arguments: list[str]) -> None:
@@ -187,7 +221,7 @@ def _deblur(arguments: list[str]) -> None:
 def _prepare(words: list[str]) -> None:
     what, *arguments = words or ["--help"]
     if what in ("-h", "--help"):
-        print("usage: ppln prepare hqf --raw DIR --out DIR [OPTIONS] [--help]")
+        print("usage: ppln prepare hqf --raw DIR [--out data/hqf] [OPTIONS] [--help]")
         print("       ppln prepare recordings --raw PATH ... --out DIR [OPTIONS] [--help]")
         return
 
@@ -210,7 +244,7 @@ def _prepare(words: list[str]) -> None:
 
     def of_hqf(
         raw: Path,
-        out: Path,
+        out: Path = Path("data/hqf"),
         partial: bool = False,
         workers: int = cores,
         verify: bool = False,

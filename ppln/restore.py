@@ -63,7 +63,9 @@ def picture_recording(image: Path | NDArray, events: Events) -> Recording:
         imageio = require("imageio.v3", "imageio>=2.30", "reading a picture")
         try:
             pixels = imageio.imread(image)
-        except (ValueError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
             raise ValueError(f"{image} is no picture that imageio can read: {error}") from None
         if pixels.ndim == 3:  # without transparency
             pixels = pixels[..., :3] if pixels.shape[2] > 2 else pixels[..., 0]

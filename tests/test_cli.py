@@ -1,7 +1,10 @@
 """The command line, end to end."""
 
 import json
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import imageio.v3 as imageio
@@ -149,3 +152,46 @@ def test_simulate(monkeypatch, tmp_path, capsys):
     assert set(recording.events.x.tolist()) == {*range(19)} - {4, 9, 14}  # where the bar came or went
     with pytest.raises(SystemExit, match="fps"):
         run(monkeypatch, "simulate", str(pictures), str(tmp_path / "other.h5"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("bench nod", "invalid choice 'nod' for argument 'what'.*; see ppln bench --help"),
+        ("bench node --bath 3", "Unrecognized options: --bath, 3; perhaps you meant --batch; see ppln bench"),
+        ("bench node --batch -3", "batch is -3; give 1 or more"),
+        ("bench node --batch 0", "batch is 0; give 1 or more"),
+        ("train deblur --batch x", "Error parsing --batch: invalid literal for int.*; see ppln train deblur"),
+        ("evaluate deblur-edi --data windows", "windows need the folder"),
+        ("demo --scene -1", "scene is -1; give a number from 0"),
+    ],
+)
+def test_mistakes_in_options_are_one_line_too(words, says, monkeypatch, capsys):
+    with pytest.raises(SystemExit, match=says) as caught:
+        run(monkeypatch, *words.split())
+    assert "\n" not in str(caught.value)
+    assert capsys.readouterr().err == ""
+
+
+def test_version(monkeypatch, capsys):
+    run(monkeypatch, "--version")
+    assert capsys.readouterr().out == f"ppln {ppln.__version__}\n"
+
+
+def test_missing_packages_are_named_with_the_way_to_get_them(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lightning_fabric", None)
+    with pytest.raises(SystemExit, match=r"lightning_fabric.*; run: pip install 'ppln\[all\]'"):
+        run(monkeypatch, "evaluate", "deblur-edi")
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc")
+def test_ctrl_c_while_it_imports():
+    """Code that is being imported may swallow it, or break."""
+    command = [sys.executable, "-m", "ppln", "train", "deblur", "--out", "nowhere"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while "libtorch_python" not in Path(f"/proc/{process.pid}/maps").read_text():
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "ppln train: interrupted\n")

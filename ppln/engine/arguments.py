@@ -5,8 +5,11 @@ run that is resumed, or the recipe "small"; else it has its default. Names of fi
 sections, so that flags need no prefix: `--batch 16`. Only the network's name has another flag, `--model`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass, is_dataclass, replace
+from io import StringIO
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
@@ -47,12 +50,13 @@ class Invocation:
 def parse(task: str, arguments: Sequence[str]) -> tuple[Train, Invocation]:
     """What `ppln train TASK` is asked for by these arguments. `--help` prints and exits."""
     tyro = need_tyro()
-    options: dict[str, Any] = {"prog": f"ppln train {task}", "config": (tyro.conf.OmitArgPrefixes,)}
+    name = f"ppln train {task}"
+    options: dict[str, Any] = {"config": (tyro.conf.OmitArgPrefixes,)}
 
     def origin(start: Invocation, out: Path | None = None) -> tuple[Invocation, Path | None]:
         return start, out
 
-    (start, out), _ = tyro.cli(origin, args=arguments, return_unknown_args=True, add_help=False, **options)
+    (start, out), _ = ask(origin, name, arguments, return_unknown_args=True, add_help=False, **options)
     before = None
     values = recipe(task, start.recipe or "small")
     file = _file(start.config, task)
@@ -84,7 +88,7 @@ def parse(task: str, arguments: Sequence[str]) -> tuple[Train, Invocation]:
 
     description = f"Train a network for {task}. Defaults are those of the recipe, file or run."
     with _as_dictionaries(tyro):
-        found = tyro.cli(sections, args=arguments, description=description, **options)
+        found = ask(sections, name, arguments, description=description, **options)
     over = _given(found, arguments)
     if before is not None:
         over = merge(over, {"run": {"out": str(out)}})  # the folder may have moved
@@ -93,6 +97,29 @@ def parse(task: str, arguments: Sequence[str]) -> tuple[Train, Invocation]:
         check_resumable(before, config)
     _check_options(config.model)
     return config, start
+
+
+def ask(what: Callable[..., Any], name: str, arguments: Sequence[str], **options: Any) -> Any:
+    """What tyro makes of the arguments of a command; mistakes in them are errors of one line."""
+    tyro = need_tyro()
+    with redirect_stderr(StringIO()) as said:
+        try:
+            return tyro.cli(what, args=arguments, prog=name, **options)
+        except SystemExit as end:
+            if not end.code:  # --help
+                raise
+    # A title, what is wrong, what may help, with rules between; the title is in the frame, if there is one.
+    lines = [line.strip("│| ") for line in said.getvalue().splitlines()]
+    blocks = [list(block) for is_rule, block in groupby(lines, _is_rule) if not is_rule]
+    wrong, *more = blocks if any(line.startswith("╭") for line in lines) else blocks[1:]
+    text = " ".join(wrong).rstrip(".")
+    hints = [block[1].split()[0] for block in more if block[0] == "Perhaps you meant:"]
+    text += "".join(f"; perhaps you meant {hint}" for hint in hints)
+    raise ValueError(f"{text}; see {name} --help")
+
+
+def _is_rule(line: str) -> bool:
+    return line.startswith(("╭", "╰")) or not line.strip("─-+ ")
 
 
 def need_tyro() -> Any:

@@ -372,7 +372,10 @@ def _yaml() -> tuple[Any, Any, Any]:
 def read(path: Path) -> dict[str, Any]:
     """The settings in a .yaml, .yml or .json file, without what it says about their origin."""
     path = Path(path)
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8 ({error})") from None
     try:
         if path.suffix == ".json":
             values = json.loads(text)

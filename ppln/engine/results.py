@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ppln.engine import config
-from ppln.engine.arguments import need_tyro
+from ppln.engine.arguments import ask, need_tyro
 from ppln.engine.config import Machine
 from ppln.engine.evaluate import Evaluation, as_json, describe, evaluate, write
 from ppln.engine.fabric import launch
@@ -48,12 +48,12 @@ def parse(network: Network, name: str, arguments: Sequence[str]) -> tuple[Evalua
 
     both.__annotations__ = {"how": Evaluate, "task": type(network.task)}
     both.__defaults__ = Evaluate(), network.task
-    options = {"prog": f"ppln evaluate {name}", "config": (tyro.conf.OmitArgPrefixes,)}
     description = (
         f"Evaluate {network.card.name}. Of a run, the task's defaults are what it was trained with; "
         "of a file or a name, they are the task's own."
     )
-    return tyro.cli(both, args=arguments, description=description, **options)
+    config = (tyro.conf.OmitArgPrefixes,)
+    return ask(both, f"ppln evaluate {name}", arguments, description=description, config=config)
 
 
 def evaluate_network(

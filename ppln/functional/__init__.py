@@ -4,6 +4,7 @@ Dimensions: B batch, N segments, T time stamps, * any further dimensions ("rest"
 """
 
 import math
+import numbers
 import threading
 import warnings
 from collections.abc import Iterator
@@ -117,11 +118,11 @@ def as_times(
 ) -> tuple[Tensor, bool]:
     """t as a tensor [B, T] with values in [low, high], and whether it had a T dimension."""
     if not isinstance(t, Tensor):
-        if isinstance(t, bool) or not isinstance(t, int | float):
+        if isinstance(t, bool) or not isinstance(t, int | float | numbers.Real):
             raise ValueError(f"t must be a number or a tensor, got {type(t).__name__}")
         if not low <= t <= high:
             raise ValueError(f"t must be in [{low}, {high}], got {t}")
-        return torch.full((batch, 1), t, dtype=_compute_type(like), device=like.device), False
+        return torch.full((batch, 1), float(t), dtype=_compute_type(like), device=like.device), False
     if t.dtype == torch.bool or t.is_complex():
         raise ValueError(f"t must be of a real number type, got {t.dtype}")
     if t.device != like.device:
@@ -140,20 +141,21 @@ def as_times(
 def _check_range(t: Tensor, low: float, high: float) -> None:
     """Raise unless every t is in [low, high].
 
-    Reading values from a GPU waits for it, so a tensor that has passed is remembered: a network
+    Reading values from a GPU waits for it, so a tensor there that has passed is remembered: a network
     of many layers looks once. Where values cannot be read (tracing, graph capture), nothing is checked.
     """
     if torch.compiler.is_compiling() or t.is_meta or hasattr(t, "fake_mode") or t.numel() == 0:
         return
     if t.is_cuda and torch.cuda.is_current_stream_capturing():
         return
-    passed = None if t.is_inference() else (t._version, low, high)
+    passed = (t._version, low, high) if t.is_cuda and not t.is_inference() else None
     if passed is not None and getattr(t, "_ppln_checked", None) == passed:
         return
     least, most = (bound.item() for bound in torch.aminmax(t.detach()))
     if not (least >= low and most <= high):  # also false for NaN
         raise ValueError(f"t must be in [{low}, {high}], got values from {least} to {most}")
-    t._ppln_checked = passed  # type: ignore[attr-defined]
+    if passed is not None:
+        t._ppln_checked = passed  # type: ignore[attr-defined]
 
 
 def check_mean(mean: Tensor | None, shape: tuple[int, ...], like: Tensor) -> None:
@@ -170,7 +172,7 @@ def check_mean(mean: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Non
 def check_temperature(temperature: float | None) -> None:
     if temperature is None:
         return
-    if isinstance(temperature, bool) or not isinstance(temperature, int | float):
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float | numbers.Real):
         raise ValueError(f"temperature must be a number or None, got {type(temperature).__name__}")
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"temperature must be positive and finite (None: hard segments), got {temperature}")

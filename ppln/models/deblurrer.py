@@ -33,6 +33,10 @@ class Deblurrer(nn.Module, ABC):
         """The sharp frames: t a number or [B] -> [B, 1, H, W]; t [B, T] -> [B, T, 1, H, W]"""
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
+        if x.dim() != 4 or x.shape[1] != EVENT_CHANNELS + 1:
+            raise ValueError(
+                f"x must be [B, {EVENT_CHANNELS + 1}, H, W], events and the blurry frame, got {list(x.shape)}"
+            )
         return self.decode(self.encode(x), t)
 
 

@@ -16,16 +16,14 @@ def fold(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def repeat(y: Tensor, t: Tensor | float) -> Tensor:
-    """y [B, ...] as it is for t a number or [B]; a view of it [B, T, ...] for t [B, T]."""
-    if not isinstance(t, Tensor) or t.dim() == 0:
+    """y [B, ...] as it is for t a number or [B]; a view of it [B, T, ...] for t [B, T]. t was checked."""
+    if not isinstance(t, Tensor) or t.dim() < 2:
         return y
-    if t.dim() > 2 or t.shape[0] != y.shape[0]:
-        raise ValueError(f"t must be a number, [{y.shape[0]}] or [{y.shape[0]}, T], got {list(t.shape)}")
-    return y[:, None].expand(-1, t.shape[1], *y.shape[1:]) if t.dim() == 2 else y
+    return y[:, None].expand(-1, t.shape[1], *y.shape[1:])
 
 
-def unit_times(t: Tensor | float, x: Tensor) -> Tensor:
-    """t as a checked tensor [B] or [B, T] with values in [0, 1]."""
+def unit_times(t: Tensor | float, x: Tensor, low: float = 0) -> Tensor:
+    """t as a checked tensor [B] or [B, T] with values in [low, 1]."""
     times = torch.as_tensor(t, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
     if times.dim() == 0:
         times = times.expand(x.shape[0])
@@ -34,8 +32,8 @@ def unit_times(t: Tensor | float, x: Tensor) -> Tensor:
     # Where values cannot be read (tracing, graph capture), nothing is checked.
     hidden = torch.compiler.is_compiling() or times.is_meta
     hidden = hidden or (times.is_cuda and torch.cuda.is_current_stream_capturing())
-    if not (hidden or bool(((times >= 0) & (times <= 1)).all())):
-        raise ValueError(f"t must be in [0, 1], got values from {times.min()} to {times.max()}")
+    if not (hidden or bool(((times >= low) & (times <= 1)).all())):
+        raise ValueError(f"t must be in [{low}, 1], got values from {times.min()} to {times.max()}")
     return times
 
 

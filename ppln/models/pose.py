@@ -14,7 +14,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ppln.models.layout import crop, fold, interpolate, pad, repeat
+from ppln.models.layout import crop, fold, interpolate, pad, repeat, unit_times
 from ppln.nn import PPConv2d
 
 FRAMES = 10
@@ -63,13 +63,15 @@ def _decoder(out_channels: int) -> list[nn.Module]:
 class PoseCalabrese(nn.Module):
     """The plain network of the DHP19 data set on the most recent frame, x [B, 1, H, W]. It ignores t."""
 
+    first_time = 0  # of those that t may be; -1 for the authors' checkpoints
+
     def __init__(self) -> None:
         super().__init__()
         self.in_channels = 1
         self.features = nn.Sequential(*_encoder(1, [32, 64, 64, 64, 64]), *_decoder(JOINTS))
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        return repeat(crop(self.features(pad(x, _STRIDE)), x), t)
+        return repeat(crop(self.features(pad(x, _STRIDE)), x), unit_times(t, x, self.first_time))
 
 
 class PoseCalabreseMod(nn.Module):

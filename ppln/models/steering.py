@@ -13,7 +13,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ppln.models.layout import interpolate, repeat
+from ppln.models.layout import interpolate, repeat, unit_times
 from ppln.nn import PPLinear
 
 FRAMES = 10
@@ -59,6 +59,8 @@ class _Trunk(nn.Module):
 class SteeringHu(nn.Module):
     """ResNet-32 on the most recent pair, x [B, 2, H, W] (frame, event frame). It ignores t."""
 
+    first_time = 0  # of those that t may be; -1 for the authors' checkpoints
+
     def __init__(self) -> None:
         super().__init__()
         self.in_channels = 2
@@ -66,7 +68,7 @@ class SteeringHu(nn.Module):
         self.linear = nn.Linear(64, 1)
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        return repeat(self.linear(self.trunk(x)).squeeze(-1), t)
+        return repeat(self.linear(self.trunk(x)).squeeze(-1), unit_times(t, x, self.first_time))
 
 
 class SteeringHuMod(nn.Module):

@@ -121,6 +121,8 @@ class DeblurPPLN(UNet, Deblurrer):
 class DeblurUNet(UNet, Deblurrer):
     """The paper's baseline, plain and three times as wide. It never sees t: one image for all times."""
 
+    first_time = 0  # of those that t may be; -1 for the authors' checkpoints
+
     def __init__(self, *, width: int = 192) -> None:
         super().__init__(EVENT_CHANNELS + 1, 1, width)
 
@@ -128,7 +130,7 @@ class DeblurUNet(UNet, Deblurrer):
         return crop(self.head(self.features(pad(x, STRIDE))), x)
 
     def decode(self, code: Tensor, t: Tensor | float) -> Tensor:
-        return repeat(code, unit_times(t, code))
+        return repeat(code, unit_times(t, code, self.first_time))
 
 
 class DeblurUNetT(UNet, Deblurrer):

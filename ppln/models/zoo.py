@@ -164,6 +164,10 @@ def load_released(state_dict: Mapping[str, Tensor], name: str) -> nn.Module:
     order of joined channels and that nothing follows the last layer: only their names and shapes are known.
     """
     released = _RELEASED[known(name, _RELEASED)]
+    if not isinstance(state_dict, Mapping):
+        raise ValueError(
+            f"state_dict is a {type(state_dict).__name__}; give what torch.load gives of the file"
+        )
     model = without_memory(name, released.options)  # nothing is initialised only to be overwritten
     given = {key.removeprefix("module."): value for key, value in state_dict.items()}
     own = model.state_dict()
@@ -172,6 +176,8 @@ def load_released(state_dict: Mapping[str, Tensor], name: str) -> nn.Module:
     check_shapes("state_dict", name, shapes, given)
     values = {key: given[theirs[key]].detach().to(value.dtype, copy=True) for key, value in own.items()}
     model.load_state_dict(values, assign=True)
+    if hasattr(model, "first_time"):  # it ignores t, but not that t is wrong
+        model.first_time = -1  # type: ignore[assignment]
     return model.eval()
 
 

@@ -8,6 +8,7 @@ Dimensions: B batch, T time stamps, G groups, K coefficient maps, C output chann
 """
 
 import math
+import numbers
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,7 +42,7 @@ def at_time(t: Tensor | float) -> Iterator[None]:
 
 
 def check_node(segments: int, temperature: float | None) -> None:
-    if isinstance(segments, bool) or not isinstance(segments, int) or segments < 1:
+    if isinstance(segments, bool) or not isinstance(segments, numbers.Integral) or segments < 1:
         raise ValueError(f"segments must be a whole number of at least 1, got {segments!r}")
     functional.check_temperature(temperature)
 
@@ -120,8 +121,8 @@ class _PPLayer(TimedLayer):
         **more: Any,
     ) -> None:
         check_node(segments, temperature)
-        self.segments, self.temperature, self.normalize = segments, temperature, normalize
-        self.maps = 3 * segments + bool(normalize)
+        self.segments, self.temperature, self.normalize = int(segments), temperature, normalize
+        self.maps = 3 * self.segments + bool(normalize)
         self._outputs = outputs
         super().__init__(inputs, outputs * self.maps, *options, **more)
         setattr(self, "out_channels" if self._space else "out_features", outputs)
@@ -195,34 +196,48 @@ class _PPLayer(TimedLayer):
         return f"{super().extra_repr()}, {own}"
 
 
-class PPLinear(_PPLayer, nn.Linear):
+class Features(nn.Module):
+    """Sizes by the names that nn.Linear has for them."""
+
+    def __init__(self, in_features: int, out_features: int, *options: Any, **more: Any) -> None:
+        super().__init__(in_features, out_features, *options, **more)
+
+
+class Channels(nn.Module):
+    """Sizes by the names that torch's convolutions have for them."""
+
+    def __init__(self, in_channels: int, out_channels: int, *options: Any, **more: Any) -> None:
+        super().__init__(in_channels, out_channels, *options, **more)
+
+
+class PPLinear(Features, _PPLayer, nn.Linear):
     """nn.Linear whose outputs are potentials: PPLinear(in_features, out_features)(x, t)."""
 
     _space = 0
 
 
-class PPConv1d(_PPLayer, nn.Conv1d):
+class PPConv1d(Channels, _PPLayer, nn.Conv1d):
     """nn.Conv1d whose outputs are potentials: PPConv1d(in_channels, out_channels, kernel_size, ...)(x, t)."""
 
     _space = 1
     _is_convolution = True
 
 
-class PPConv2d(_PPLayer, nn.Conv2d):
+class PPConv2d(Channels, _PPLayer, nn.Conv2d):
     """nn.Conv2d whose outputs are potentials: PPConv2d(in_channels, out_channels, kernel_size, ...)(x, t)."""
 
     _space = 2
     _is_convolution = True
 
 
-class PPConv3d(_PPLayer, nn.Conv3d):
+class PPConv3d(Channels, _PPLayer, nn.Conv3d):
     """nn.Conv3d whose outputs are potentials: PPConv3d(in_channels, out_channels, kernel_size, ...)(x, t)."""
 
     _space = 3
     _is_convolution = True
 
 
-class PPConvTranspose2d(_PPLayer, nn.ConvTranspose2d):
+class PPConvTranspose2d(Channels, _PPLayer, nn.ConvTranspose2d):
     """nn.ConvTranspose2d whose outputs are potentials: its weight is [in, G * K * C/G / G, ...]."""
 
     _space = 2

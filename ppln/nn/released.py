@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ppln.nn.layers import TimedLayer, check_node
+from ppln.nn.layers import Channels, Features, TimedLayer, check_node
 
 
 class _ReleasedLayer(TimedLayer):
@@ -49,7 +49,7 @@ class _ReleasedLayer(TimedLayer):
         check_node(segments, temperature)
         super().__init__(inputs, 3 * segments * outputs, *options, **more)
         setattr(self, "out_channels" if self._space else "out_features", outputs)
-        self.segments, self.temperature, self.normalize = segments, temperature, normalize
+        self.segments, self.temperature, self.normalize = int(segments), temperature, normalize
         self.norm_net = self._plain(inputs, outputs, *options, **more) if normalize else None
 
     def _evaluate(self, x: Tensor, times: Tensor, mean: Tensor | None, repeats: int = 1) -> Tensor:
@@ -84,7 +84,7 @@ class _ParamNet(nn.Module):
         return self.param_net(x)
 
 
-class ReleasedLinear(_ReleasedLayer, _ParamNet):
+class ReleasedLinear(Features, _ReleasedLayer, _ParamNet):
     """The authors' linear layer: ReleasedLinear(in_features, out_features)(x, t), t in [-1, 1]."""
 
     _space = 0
@@ -93,14 +93,14 @@ class ReleasedLinear(_ReleasedLayer, _ParamNet):
     _integral_scale = 0.5
 
 
-class ReleasedConv2d(_ReleasedLayer, nn.Conv2d):
+class ReleasedConv2d(Channels, _ReleasedLayer, nn.Conv2d):
     """The authors' convolution: ReleasedConv2d(in_channels, out_channels, kernel_size, ...)(x, t)."""
 
     _space = 2
     _plain = nn.Conv2d
 
 
-class ReleasedConvTranspose2d(_ReleasedLayer, nn.ConvTranspose2d):
+class ReleasedConvTranspose2d(Channels, _ReleasedLayer, nn.ConvTranspose2d):
     """The authors' transposed convolution; its weight is [in, 3 n C, ...]."""
 
     _space = 2

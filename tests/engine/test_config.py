@@ -341,10 +341,9 @@ def test_wrong_flags_are_one_error(flags, message, capsys):
 
 @pytest.mark.parametrize("flags", [["--batch", "many"], ["--bach", "3"], ["--device", "gpu"]])
 def test_what_cannot_be_read_is_told_by_the_flag(flags, capsys):
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(ValueError, match=rf"{flags[0]}.*; see ppln train fake --help"):
         parse("fake", flags)
-    assert stop.value.code == 2
-    assert flags[0] in capsys.readouterr().err
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -537,7 +536,9 @@ def test_imports_are_lazy():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(config.__file__).parents[2])
 
 
-@pytest.mark.parametrize(("name", "message"), [("tyro", "pip install 'tyro>=1.0'"), ("yaml", "pip install pyyaml")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("tyro", "pip install 'tyro>=1.0'"), ("yaml", "pip install pyyaml")]
+)
 def test_missing_packages(name, message, monkeypatch):
     Path("a.yaml").write_text("{}")
     pytest.importorskip("tyro")

@@ -4,6 +4,7 @@ Dimensions: B batch, T time stamps, H x W image.
 """
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -310,7 +311,7 @@ def test_all_released_checkpoints_are_known():
 
 
 @needs_vectors
-@pytest.mark.parametrize("name", ["steering-ppln", "steering-hu", "pose-ppln", "pose-calabrese"])
+@pytest.mark.parametrize("name", [name for name in RELEASED if name != "deblur-ppln"])  # it is large
 def test_released_values_are_copied(name: str):
     state = random_state(name)
     model = ppln.load_released(state, name)
@@ -372,3 +373,24 @@ def test_the_paper_s_deblurring_network_in_released_semantics():
         ours(x, -t)
     with pytest.raises(ValueError, match="semantics must be 'paper' or 'released', got 'theirs'"):
         ppln.create_model("deblur-ppln", semantics="theirs")
+
+
+@pytest.mark.parametrize("name", ["steering-hu", "pose-calabrese", "deblur-unet-blind"])
+@pytest.mark.parametrize("t", [2.0, -0.5, math.nan])
+def test_networks_that_ignore_t_refuse_impossible_ones(name: str, t: float):
+    options = {"width": 4} if name.startswith("deblur") else {}
+    model = ppln.create_model(name, **options).double()
+    with pytest.raises(ValueError, match=r"t must be in \[0, 1\], got values from"):
+        model(inputs(name), t)
+
+
+@pytest.mark.parametrize("shape", [(2, 28, 32, 32), (27, 32, 32), (2, 27, 32)])
+@pytest.mark.parametrize("name", ["deblur-edi", "deblur-ppln-head-small", "deblur-eslnet"])
+def test_deblurring_networks_name_the_input_they_want(name: str, shape: tuple[int, ...]):
+    with pytest.raises(ValueError, match=r"x must be \[B, 27, H, W\], events and the blurry frame, got \["):
+        ppln.create_model(name)(torch.rand(shape), 0.5)
+
+
+def test_a_path_is_no_checkpoint():
+    with pytest.raises(ValueError, match=r"state_dict is a str; give what torch.load gives"):
+        ppln.load_released("x.pth", "steering-ppln")

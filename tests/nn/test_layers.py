@@ -10,13 +10,14 @@ import copy
 import pickle
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ppln.functional import cpu, operator, reference
-from ppln.nn import PPConv1d, PPConv2d, PPConv3d, PPConvTranspose2d, PPLinear
+from ppln.nn import PPConv1d, PPConv2d, PPConv3d, PPConvTranspose2d, PPLinear, released
 
 B, T = 3, 4
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4}
@@ -749,3 +750,30 @@ class TestWrongMeans:
 def test_the_error_for_a_linear_mean_has_features_last_as_the_mean_has():
     with pytest.raises(ValueError, match=r"^mean must have shape \[3, 6, 4\], got \[3, 5, 4\]$"):
         PPLinear(5, 4)(torch.zeros(B, 6, 5), 0.5, torch.zeros(B, 5, 4))
+
+
+@pytest.mark.parametrize("kind", [PPLinear, released.ReleasedLinear])
+def test_features_by_name(kind):
+    assert kind(in_features=3, out_features=4, bias=False, segments=2)(torch.rand(2, 3), 0.5).shape == (2, 4)
+
+
+@pytest.mark.parametrize("kind", [PPConv2d, PPConvTranspose2d, released.ReleasedConv2d])
+def test_channels_by_name(kind):
+    layer = kind(in_channels=3, out_channels=4, kernel_size=3, padding=1)
+    assert layer(torch.rand(2, 3, 5, 6), 0.5).shape == (2, 4, 5, 6)
+
+
+def test_numbers_of_numpy():
+    x, layer = torch.rand(2, 3), PPLinear(3, 4, segments=np.int64(2), temperature=np.float32(50))
+    assert torch.equal(layer(x, np.float64(0.5)), layer(x, 0.5))
+    assert torch.equal(layer(x, np.int64(1)), layer(x, 1.0))
+    assert type(layer.segments) is int
+
+
+def test_a_t_changed_behind_the_back_of_torch_is_checked_again():
+    times = np.full(2, 0.5, np.float32)
+    layer, x, t = PPLinear(3, 4), torch.rand(2, 3), torch.from_numpy(times)
+    layer(x, t)
+    times[0] = 3
+    with pytest.raises(ValueError, match=r"t must be in \[0, 1\]"):
+        layer(x, t)

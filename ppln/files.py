@@ -14,7 +14,7 @@ def put_in_place(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to; make it first")
-    aside = path.with_name(f".part-{os.getpid()}-{path.name}")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         _refuse_existing(path, overwrite)
         yield aside

@@ -80,7 +80,7 @@ def _head(key: str, title: str, task: Settings | None = None, **options: Any) ->
 
 
 _OTHERS = (
-    *("edi", "eslnet", "eslnet-pp", "ecir", "deblursr", "unet-blind", "unet-t", "unet-14"),
+    *("edi", "edi-balanced", "eslnet", "eslnet-pp", "ecir", "deblursr", "unet-blind", "unet-t", "unet-14"),
     *("ppln", "ppln-observed", "head-plain"),
 )
 
@@ -111,6 +111,7 @@ _DEBLUR = Study(
         # EDI for events that change nothing gives back the blurry frame.
         Row("blurry", "blurry input", "deblur-edi", {"contrast": 1e-9}, trained=False),
         Row("edi", "EDI", "deblur-edi", paper=Paper(0.336, 17.822, 0.515), trained=False),
+        Row("edi-balanced", "EDI, polarities balanced", "deblur-edi", {"balance": True}, trained=False),
         Row(
             "eslnet",
             "eSL-Net",
@@ -190,7 +191,7 @@ _DEBLUR = Study(
         Table(
             "All systems",
             (
-                *("blurry", "edi", "eslnet", "eslnet-pp", "ecir", "deblursr"),
+                *("blurry", "edi", "edi-balanced", "eslnet", "eslnet-pp", "ecir", "deblursr"),
                 *("unet-blind", "unet-t", "unet-14", "ppln", "ppln-observed", "head"),
                 *("head-pp", "head-plain"),
             ),

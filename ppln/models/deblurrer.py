@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 BINS = 13
 EVENT_CHANNELS = 2 * BINS  # of x; the blurry frame follows
+QUIET = 0.3  # events a pixel, a deviation of counts that says little
 
 
 class Deblurrer(nn.Module, ABC):
@@ -48,6 +49,21 @@ def signed_count(x: Tensor) -> Tensor:
     """
     events = x[:, :EVENT_CHANNELS].unflatten(1, (BINS, 2))
     return F.pad((events[:, :, :1] - events[:, :, 1:]).cumsum(1), (0, 0, 0, 0, 0, 0, 1, 0))
+
+
+def balanced(x: Tensor) -> Tensor:
+    """x, with its events weighed as if the camera had one threshold for both polarities.
+
+    Cameras have two, of which one may be half as large again as the other. Light comes back to about where it
+    was, so that wherever something moves one polarity has as many more events as its threshold is lower: how
+    counts vary from pixel to pixel tells the ratio. What is the same everywhere, a drift of the light or
+    leaking pixels, does not count.
+    """
+    events = x[:, :EVENT_CHANNELS].unflatten(1, (BINS, 2))
+    deviation = (events.sum(1).float().var((2, 3), correction=0) + QUIET**2).sqrt()  # [B, 2]
+    weight = (deviation.flip(1) / deviation).sqrt().to(x.dtype)
+    events = events * weight[:, None, :, None, None]
+    return torch.cat([events.flatten(1, 2), x[:, EVENT_CHANNELS:]], 1)
 
 
 def grid(like: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, signed_count
+from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, balanced, signed_count
 from ppln.models.layout import interpolate, repeat, unit_times
 
 # Of the energy that `search` minimises, as it works best on synthetic scenes of the training split.
@@ -38,6 +38,7 @@ class DeblurEDI(Deblurrer):
     polarities. None: `search` finds it for each sample, from min_contrast to max_contrast.
     mean: what the blurry frame is the mean of. "frames": the 14 frames at linspace(0, 1, 14), where blur was
     made from frames. "exposure": all light of the exposure, in a camera's own blurry frames.
+    balance: tell the thresholds of the two polarities apart first: see deblurrer.balanced.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class DeblurEDI(Deblurrer):
         min_contrast: float = 0.05,
         max_contrast: float = 0.5,
         mean: Literal["frames", "exposure"] = "frames",
+        balance: bool = False,
     ) -> None:
         if contrast is not None and not 0 < contrast < math.inf:
             raise ValueError(f"contrast must be a finite number above 0, or None, got {contrast}")
@@ -59,7 +61,7 @@ class DeblurEDI(Deblurrer):
             raise ValueError(f"mean must be 'frames' or 'exposure', got {mean!r}")
         super().__init__()
         self.in_channels = EVENT_CHANNELS + 1
-        self.contrast, self.mean = contrast, mean
+        self.contrast, self.mean, self.balance = contrast, mean, balance
         self.min_contrast, self.max_contrast = min_contrast, max_contrast
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,6 +70,8 @@ class DeblurEDI(Deblurrer):
         [B, K + 1, 1, H, W]. The contrast counts as given: no gradient goes through the search.
         """
         x = x.to(torch.promote_types(x.dtype, torch.float32))
+        if self.balance:
+            x = balanced(x)
         contrast = self.search(x) if self.contrast is None else x.new_full(x.shape[:1], self.contrast)
         return x[:, -1:], self._log_ratio(_below_peak(x), contrast)
 

@@ -1,5 +1,6 @@
 """Deblurring by a plain U-Net that runs once, and a small head that runs at every time stamp.
 
+    events     Those of the polarity with the lower threshold weigh less: see deblurrer.balanced.
     trunk      A plain U-Net reads the blurry frame and all events, whatever t is.
     around     The events between t and some times before and after it: at every t the same question.
     head       A PP layer of 1 x 1 on the features, whose coefficients are predicted once for all t, joined by
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, signed_count
+from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, balanced, signed_count
 from ppln.models.layout import crop, fold, pad, unit_times
 from ppln.models.unet import STRIDE, UNet
 from ppln.nn import PPConv2d
@@ -73,6 +74,7 @@ class DeblurPPLNHead(UNet, Deblurrer):
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The features [B, C, H, W], the signed counts of events [B, 14, 1, H, W], and the blurry frame"""
+        x = balanced(x)
         return crop(self.features(pad(x, STRIDE)), x), signed_count(x), x[:, EVENT_CHANNELS:]
 
     def decode(self, code: tuple[Tensor, Tensor, Tensor], t: Tensor | float) -> Tensor:

@@ -35,10 +35,11 @@ def main(folder: Path, out: Path) -> None:
                 part = events[2 * a : 2 * b]
                 counts.append(np.stack([part[0::2].sum(0)[ok], -part[1::2].sum(0)[ok], np.ones(ok.sum())], 1))
                 changes.append(np.log((frames[b][ok] + black) / (frames[a][ok] + black)))
-        a, y = np.concatenate(counts), np.concatenate(changes)
-        found, *_ = np.linalg.lstsq(a, y, rcond=None)
-        correlation = float(np.corrcoef(a @ found, y)[0, 1])
-        rows.append({"black": black, "on": found[0], "off": found[1], "correlation": correlation})
+        given, wanted = np.concatenate(counts), np.concatenate(changes)
+        found, *_ = np.linalg.lstsq(given, wanted, rcond=None)
+        correlation = np.corrcoef(given @ found, wanted)[0, 1]
+        values = {"on": found[0], "off": found[1], "correlation": correlation}
+        rows.append({"black": black, **{name: float(value) for name, value in values.items()}})
         print({name: round(value, 3) for name, value in rows[-1].items()})
     about = {key: value for key, value in config.about().items() if key != "command"}
     result = {"about": about, "positive_per_negative": on / off, "rows": rows}

@@ -7,6 +7,7 @@ first variant's time the others take. Memory is the peak of one step, the tensor
 """
 
 import json
+import os
 import platform
 import statistics
 import sys
@@ -324,6 +325,7 @@ def _peak(step: Step, device: str) -> float:
         step()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler tells of its own start and end
     least, memory.LEAST = memory.LEAST, sys.maxsize  # the profiler sees what torch allocates itself
     try:
         with torch.profiler.profile(

@@ -159,7 +159,10 @@ def test_the_truth(camera, seed, count, as_bytes):
     draw = np.random.default_rng(seed)
     frames = draw.random((count, 2, 3)) ** 3
     if as_bytes:
-        frames = (frames * 255).astype(np.uint8)
+        # No value twice in a pixel: light that comes back to where it was may reach a threshold exactly at
+        # the end of a step, and then rounding decides.
+        values = np.unique((np.linspace(0, 1, 256) ** 3 * 255).astype(np.uint8))
+        frames = draw.permuted(np.tile(values, (6, 1)), axis=1)[:, :count].T.reshape(count, 2, 3)
     times = (draw.integers(0, 1000) + np.cumsum(draw.integers(1, 3000, count))).tolist()
     truth = python_events(frames / 255 if as_bytes else frames, times, camera, seed)
     assert simulate_events(frames, times, camera, seed=seed) == truth

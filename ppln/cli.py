@@ -8,9 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial, wraps
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
+
+import ppln
 
 
 def main() -> None:
@@ -23,7 +24,7 @@ def main() -> None:
             print(f"  {command:19}{what}")
         print("\nErrors are one line; with --debug, also where they arose.")
     elif name == "--version":
-        print(f"ppln {version('ppln')}")
+        print(f"ppln {ppln.__version__}")
     elif name not in _COMMANDS:
         sys.exit(f"ppln: there is no command {name!r}; there are: {', '.join(_COMMANDS)}")
     else:

@@ -134,7 +134,7 @@ def _node(bench: Bench, device: str) -> tuple[dict[str, Step], dict[str, Any]]:
 
     # Forward reads 3n + 1 maps and writes T; backward reads 3n and T, and writes 3n + 1.
     maps = 2 * (3 * bench.segments + 1) + 3 * bench.segments + 2 * bench.times
-    source, target = (torch.zeros(mean.numel() * maps // 2, **options) for _ in range(2))
+    source, target = (torch.ones(mean.numel() * maps // 2, **options) for _ in range(2))
     variants = {"fused node": step(fused), "eager node": step(reference.evaluate)}
     if bench.compile:
         variants["torch.compile of the eager node"] = step(torch.compile(reference.evaluate))

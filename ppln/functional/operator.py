@@ -50,13 +50,17 @@ class Layout(NamedTuple):
 
     def empty(self, like: Tensor, lead: Sequence[int], rest: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A new tensor [*lead, *rest], dense in this order."""
+        if self.order == list(range(len(rest))):
+            return new_empty(like, (*lead, *rest), dtype)
         x = new_empty(like, (*lead, *(rest[d] for d in self.order)), dtype)
         back = sorted(range(len(rest)), key=self.order.__getitem__)
         return x.permute(*range(len(lead)), *(d + len(lead) for d in back))
 
     def dense(self, x: Tensor, lead: int) -> Tensor:
         """x [*lead, *] as a contiguous tensor in this order: in its own memory where it lies so already."""
-        return x.permute(*range(lead), *(d + lead for d in self.order)).contiguous()
+        if self.order != list(range(len(self.order))):
+            x = x.permute(*range(lead), *(d + lead for d in self.order))
+        return x.contiguous()
 
     def walk_mean(self, x: Tensor | None) -> Walk | None:
         """A mean [B, *], or the dense tensor for its gradient."""

@@ -26,12 +26,22 @@ def test_ideal_frames_are_the_light_and_saturate():
 
 
 @pytest.mark.parametrize("exposure", [0.01, 0.1, 0.25, 0.3, 0.5, 0.75])
-def test_a_frame_is_the_mean_light_from_its_stamp_on(exposure):
+def test_what_blurs_is_the_mean_light_from_each_stamp_on(exposure):
     sharp, blurry = take(ramp(drawings_after(SUBSTEPS)), FRAMES, SUBSTEPS, davis(exposure))
     # Of light that grows evenly, that is the light in the middle of the exposure.
     wanted = torch.arange(FRAMES) * 0.1 + 0.1 * exposure / 2
-    torch.testing.assert_close(sharp.flatten(), wanted)
-    assert blurry.item() == pytest.approx(sharp.mean().item())
+    assert blurry.item() == pytest.approx(wanted.mean().item())
+    # The sharp frames are taken there, at the nearest drawing.
+    drawing = round(exposure * SUBSTEPS / 2) / SUBSTEPS
+    torch.testing.assert_close(sharp.flatten(), torch.arange(FRAMES) * 0.1 + 0.1 * drawing)
+
+
+def test_sharp_frames_are_not_blurred_by_their_own_exposure():
+    flash = torch.zeros(1, LAST + drawings_after(SUBSTEPS) + 1, 1, 1)
+    flash[:, SUBSTEPS + 2] = 1  # in the middle of the second frame's exposure
+    sharp, blurry = take(flash, FRAMES, SUBSTEPS, davis(0.5))
+    assert sharp.flatten().tolist() == [0, 1, 0, 0, 0]
+    assert blurry.item() == pytest.approx(1 / 4 / FRAMES)  # a quarter of an exposure
 
 
 def test_a_frame_without_exposure_is_the_light_itself():

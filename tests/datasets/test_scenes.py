@@ -111,10 +111,11 @@ def test_random_cameras_and_their_noise_do_not_depend_on_the_batch(monkeypatch):
     on, off = (
         torch.tensor([getattr(c, name) for c in cameras]) for name in ("threshold_on", "threshold_off")
     )
-    assert on.min() >= 0.1
-    assert on.max() <= 0.5
-    assert on.log().std() == pytest.approx(math.log(5) / 12**0.5, rel=0.15)
-    assert (off / on).log().abs().max() <= math.log(1.25) + 1e-6
+    middle, ratio = (on * off).sqrt(), on / off
+    assert 0.1 <= middle.min() < 0.12
+    assert 0.7 < middle.max() <= 0.8
+    assert middle.log().std() == pytest.approx(math.log(8) / 12**0.5, rel=0.15)
+    assert 0.8 * math.log(2) < ratio.log().abs().max() <= math.log(2) + 1e-6
 
 
 def test_seed_split_and_index_all_matter(batch):
@@ -205,7 +206,8 @@ def test_a_davis_shows_a_scene_a_little_later_than_its_stamp_says():
     part = float(scenes._davis([2]).exposure)
     recording = scenes.recording(2)
     t = recording.frames.t
-    assert recording.frames.exposure.tolist() == [[k, k + round(part * 40_000)] for k in t]
+    middle = round(part * 8 / 2) * 5_000
+    assert recording.frames.exposure.tolist() == [[k + middle, k + middle] for k in t]
     light = scenes.stage([2]).render(scenes.drawn)
     assert light.shape[1] == 13 * 8 + 6 + 1
     assert_agreement(light[:, : 13 * 8 + 1 : 2], scenes.batch([2]).histogram)

@@ -3,7 +3,9 @@
 What is left to chance of a DAVIS, because recordings show it:
 
     exposure   A frame is the mean of the light from its time stamp on, for up to EXPOSURE of the time to the
-               next frame. So it shows the scene a little later than its stamp says.
+               next frame. So it shows the scene a little later than its stamp says. The blurry frame is the
+               mean of such frames; the sharp ones to be found are taken at once, in the middle of each
+               exposure, to the next drawing: where things are fast, exposures themselves are blurry.
     levels     What is darker than the black level is 0, and frames saturate at a white level. The black level
                is at most half the mean light.
     pattern    Every pixel, row and column has an offset of its own, in all frames the same.
@@ -16,6 +18,7 @@ Dimensions: B scenes, F frames, S drawings of the light, H rows, W columns.
 """
 
 import math
+from collections.abc import Iterable
 from functools import reduce
 from operator import add
 from typing import NamedTuple
@@ -74,15 +77,18 @@ def take(
     def seen(light: Tensor) -> Tensor:
         return (light - black + davis.pattern).clamp(min=0).minimum(davis.white)
 
-    weights = _weights(davis.exposure * substeps, drawings_after(substeps) + 1)
-    parts = (light[:, j : j + last + 1 : step] * weight for j, weight in enumerate(weights))
-    sharp = seen(reduce(add, parts))
-    blurry = torch.where(
-        davis.long > 0,
-        seen(light[:, : last + 1].mean(1, keepdim=True)),
-        sharp[:, ::between].mean(1, keepdim=True),
-    )
-    return sharp, blurry
+    def mixed(step: int, weights: Iterable[Tensor]) -> Tensor:
+        """Frames of so many drawings from each stamp on"""
+        return seen(
+            reduce(add, (light[:, j : j + last + 1 : step] * weight for j, weight in enumerate(weights)))
+        )
+
+    length = davis.exposure * substeps
+    middle = (length / 2).round()
+    sharp = mixed(step, ((middle == j).float() for j in range(drawings_after(substeps) // 2 + 1)))
+    exposed = mixed(substeps, _weights(length, drawings_after(substeps) + 1))
+    long = seen(light[:, : last + 1].mean(1, keepdim=True))
+    return sharp, torch.where(davis.long > 0, long, exposed.mean(1, keepdim=True))
 
 
 def _weights(length: Tensor, drawings: int) -> list[Tensor]:

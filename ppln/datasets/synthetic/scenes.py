@@ -57,7 +57,7 @@ class Scenes(Dataset[Sample]):
 
     textures    what surfaces look like: see textures.Textures
     motion_px   how far things move in the window, at most: see stage.py. Raise substeps with it.
-    camera      None: another for each scene, with thresholds of 0.1 to 0.5 and some noise
+    camera      None: another for each scene, with two thresholds of about 0.1 to 0.8 and some noise
     davis       frames have the faults of a DAVIS's, others in each scene: see frames.py
     between     so many sharp frames from one to the next of those whose mean is the blurry frame: with 4,
                 there are 53 of them, and 14 blur. It divides substeps.
@@ -151,8 +151,9 @@ class Scenes(Dataset[Sample]):
         if blurry:
             frames, t, exposure = mean, t[:1], t[None, [0, -1]]
         else:
-            part = float(davis.exposure) if davis else 0.0
-            frames, exposure = sharp, np.stack([t, t + round(part * self.window_us / (self.frames - 1))], 1)
+            # Taken at once, in the middle of the exposures that the blurry frame is made of.
+            middle = round(float(davis.exposure) * self.substeps / 2) if davis else 0
+            frames, exposure = sharp, np.repeat(t[:, None] + self.steps_us[middle], 2, 1)
         images = (frames[0] * 255).round().to(torch.uint8).numpy()
         return Recording("synthetic", self.size, events, Frames(images, t, exposure))
 
@@ -180,11 +181,12 @@ class Scenes(Dataset[Sample]):
 
 def _draw_cameras(draws: Draws) -> dict[str, Tensor]:
     """What differs from NOISIEST"""
-    on = draws.log_uniform(0.1, 0.5)
+    # Those of slider_depth, by its own frames, are about 0.55 and 0.37.
+    middle, ratio = draws.log_uniform(0.1, 0.8), draws.log_uniform(0.5, 2)
     return {
-        "threshold_on": on,
-        "threshold_off": on * draws.log_uniform(0.8, 1.25),
-        "threshold_spread": on * draws.uniform(0, 0.1),
+        "threshold_on": middle * ratio.sqrt(),
+        "threshold_off": middle / ratio.sqrt(),
+        "threshold_spread": middle * draws.uniform(0, 0.1),
         "refractory_us": draws.log_uniform(10, 1000),
         "leak_rate_hz": draws.uniform(0, 0.3),
         "shot_noise_hz": draws.log_uniform(0.02, NOISIEST.shot_noise_hz),

@@ -9,7 +9,7 @@ What `set_stage` leaves to chance:
     background  A plane at depth 1, tilted by up to 30 degrees.
     objects     0 to 4 shapes at depths of 0.35 to 0.95, every second one with a motion of its own besides.
     light       Exposure, contrast, stray light, vignetting; in every fourth scene it changes with time.
-    sharpness   That of the textures, of which 0.5 to 1.1 texels come to a pixel.
+    sharpness   That of the textures, of which 0.5 to 1.3 texels come to a pixel.
 
 A scene starts as a Script, some thousand numbers. `make_props` and `paint` make light of them. All are
 functions of tensors that look at no value, so that a GPU does not wait for the CPU, and can capture them.
@@ -131,7 +131,7 @@ def write_script(draws: Draws, size: tuple[int, int], textures: Textures, motion
     device = draws.keys.device
     focal = draws.log_uniform(0.8, 1.6, 1) * max(size)  # [B, 1] pixels
     there = torch.arange(OBJECTS + 1, device=device) <= draws.below(OBJECTS + 1, 1)
-    density = draws.log_uniform(0.5, 1.1, OBJECTS + 1)  # [B, L] texels per pixel
+    density = draws.log_uniform(0.5, 1.3, OBJECTS + 1)  # [B, L] texels per pixel
     radius = draws.log_uniform(0.1, LARGEST, OBJECTS) * min(size)
     radius = torch.cat([textures.size / 2 / density[:, :1], radius], 1)  # [B, L] pixels
     depth = draws.uniform(0.35, 0.95, OBJECTS).sort(descending=True).values

@@ -66,7 +66,7 @@ def settings_for(task: Task, model: Model, batch: int, machine: Machine, folder:
 
 
 def on_cpu(folder: Path) -> dict[str, Any]:
-    # Two loops that do the same differ by 2 % with where their tensors happen to lie, so new ones are made often.
+    # Two loops that do the same differ by 2 % with where their tensors lie, so new ones are made often.
     rounds = {"deblur-ppln": 8, "deblur-unet-14": 80}  # as long as each other, about
     figures = {}
     for name, count in rounds.items():

@@ -4,6 +4,7 @@
 
 Every network is trained for a part of the study's steps with each rate, then with the other loss and the rate
 that was best. Rows of studies.py have the best of these; its ablations have those of the row they change.
+What the file has already is not tried again.
 """
 
 import argparse
@@ -28,7 +29,7 @@ ROWS = (
     *("unet-blind", "unet-t", "unet-14", "ecir", "deblursr", "eslnet", "eslnet-pp"),
     *("ppln", "ppln-observed", "head-plain", "head"),
 )
-RATES = (3e-4, 1e-3, 3e-3)
+RATES = (1e-3, 3e-3, 1e-2)
 EDGES = (0.0, 2.0)  # weights of gradients in the loss
 
 
@@ -55,37 +56,46 @@ def main() -> None:
     )
     rows = {row.key: row for row in STUDIES["deblur"].rows}
     found: dict[str, list[dict[str, Any]]] = {}
-    make = None
+    if given.out.exists():
+        before = json.loads(given.out.read_text())
+        if before["steps"] != given.steps:
+            parser.error(f"{given.out} is of {before['steps']} steps; give another file, or --steps as there")
+        found = before["tried"]
     about = {key: value for key, value in config.about().items() if key != "command"}
+    make = None
+
+    def attempt(key: str, rate: float, edges: float) -> None:
+        nonlocal make
+        tried = found.setdefault(key, [])
+        if any((one["learning_rate"], one["edges"]) == (rate, edges) for one in tried):
+            return
+        row = replace(
+            rows[key],
+            task={**rows[key].task, "edges": edges},
+            optimizer={**rows[key].optimizer, "learning_rate": rate},
+        )
+        settings = train_settings(STUDIES["deblur"], row, 0, how)
+        device = make_fabric(settings.machine).device
+        make = make or maker(settings.task.source("train"), given.batch, device, keep=True)
+        shutil.rmtree(folder)
+        gc.collect()  # what the last training had on the GPU is free
+        start = time.perf_counter()
+        try:
+            psnr = train(settings, make=make).metrics["psnr"]
+        except NotFinite:
+            psnr = 0.0
+        seconds = round(time.perf_counter() - start, 1)
+        tried.append({"learning_rate": rate, "edges": edges, "psnr": psnr, "seconds": seconds})
+        print(key, tried[-1], flush=True)
+        content = {"about": about, "steps": given.steps, "tried": found}
+        given.out.write_text(json.dumps(content, indent=1) + "\n")
+
     for key in given.rows:
-        tried = found[key] = []
-
-        def best(tried: list[dict[str, Any]] = tried) -> dict[str, Any]:
-            return max(tried, key=lambda one: one["psnr"])
-
-        for rate, edges in [*((rate, EDGES[0]) for rate in RATES), (None, EDGES[1])]:
-            rate = rate or best()["learning_rate"]
-            row = replace(
-                rows[key],
-                task={**rows[key].task, "edges": edges},
-                optimizer={**rows[key].optimizer, "learning_rate": rate},
-            )
-            settings = train_settings(STUDIES["deblur"], row, 0, how)
-            device = make_fabric(settings.machine).device
-            make = make or maker(settings.task.source("train"), given.batch, device, keep=True)
-            shutil.rmtree(folder)
-            gc.collect()  # what the last training had on the GPU is free
-            start = time.perf_counter()
-            try:
-                psnr = train(settings, make=make).metrics["psnr"]
-            except NotFinite:
-                psnr = 0.0
-            seconds = round(time.perf_counter() - start, 1)
-            tried.append({"learning_rate": rate, "edges": edges, "psnr": psnr, "seconds": seconds})
-            print(key, tried[-1], flush=True)
-            content = {"about": about, "steps": given.steps, "tried": found}
-            given.out.write_text(json.dumps(content, indent=1) + "\n")
-        print(f"{key}: {best()}", flush=True)
+        for rate in RATES:
+            attempt(key, rate, EDGES[0])
+        plain = [one for one in found[key] if one["edges"] == EDGES[0]]
+        attempt(key, max(plain, key=lambda one: one["psnr"])["learning_rate"], EDGES[1])
+        print(f"{key}: {max(found[key], key=lambda one: one['psnr'])}", flush=True)
     shutil.rmtree(folder)
 
 

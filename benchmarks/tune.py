@@ -3,7 +3,7 @@
     python benchmarks/tune.py benchmarks/results/tune.json --textures made+video
 
 Every network is trained for a part of the study's steps with each rate, then with the other loss and the rate
-that was best. Rows of studies.py have the best of these; its ablations have those of the row they change.
+that was best. Rows of studies.py have the best of these; those that change one of these rows have its.
 What the file has already is not tried again.
 """
 
@@ -26,8 +26,8 @@ from ppln.engine.train import train
 from ppln.engine.watch import NotFinite
 
 ROWS = (
-    *("unet-blind", "unet-t", "unet-14", "ecir", "deblursr", "eslnet", "eslnet-pp"),
-    *("ppln", "ppln-observed", "head-plain", "head"),
+    *("unet-blind", "unet-t", "unet-14", "ecir", "deblursr", "eslnet"),
+    *("ppln", "head-plain-told-t", "head-plain", "head-told-t", "head"),
 )
 RATES = (1e-3, 3e-3, 1e-2)
 EDGES = (0.0, 2.0)  # weights of gradients in the loss

@@ -60,7 +60,7 @@ class Bench:
     rounds: int = 15
     """Turns that each variant takes."""
     out: Path | None = None
-    """Write the figures here, as JSON."""
+    """Write the figures here, as JSON. None: `ppln bench` writes to out/bench-WHAT.json."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "channels", "height", "width", "segments", "times", "rounds"):

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -114,10 +114,9 @@ def _bench(arguments: list[str]) -> None:
     from ppln import bench
 
     options = _parse(bench.Bench, "bench", arguments)
-    result = bench.run(options)
-    print(bench.table(result))
-    if options.out is not None:
-        print(f"wrote {options.out}")
+    out = options.out or Path("out") / f"bench-{options.what}.json"
+    print(bench.table(bench.run(replace(options, out=out))))
+    print(f"wrote {out}")
 
 
 def _deblur(arguments: list[str]) -> None:

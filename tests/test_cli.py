@@ -89,6 +89,13 @@ def test_mistakes_are_one_line(arguments, says, monkeypatch):
         run(monkeypatch, *arguments)
 
 
+def test_bench_writes_its_figures_here(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, "bench", "node", *SMALL, "--channels", "4", "--no-compile")
+    assert json.loads(Path("out/bench-node.json").read_text())["bench"]["what"] == "node"
+    assert capsys.readouterr().out.endswith("wrote out/bench-node.json\n")
+
+
 def test_without_tyro_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tyro", None)
     with pytest.raises(SystemExit, match="pip install 'tyro"):

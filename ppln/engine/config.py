@@ -372,6 +372,10 @@ def _yaml() -> tuple[Any, Any, Any]:
 def read(path: Path) -> dict[str, Any]:
     """The settings in a .yaml, .yml or .json file, without what it says about their origin."""
     path = Path(path)
+    if not path.is_file():
+        raise ValueError(
+            f"config is {path}, which is {'a folder' if path.is_dir() else 'not there'}; give a file"
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

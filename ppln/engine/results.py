@@ -38,6 +38,10 @@ class Evaluate:
     precision: Literal["32", "tf32", "bf16"] = "32"
     """Of the network; metrics are computed in float64."""
 
+    def __post_init__(self) -> None:
+        if self.predictions < 0:
+            raise ValueError(f"predictions is {self.predictions}; give 0 or more")
+
 
 def parse(network: Network, name: str, arguments: Sequence[str]) -> tuple[Evaluate, Task]:
     """The options, and the task with what they change about its data."""
@@ -67,7 +71,8 @@ def evaluate_network(
     card, file = network.card, network.file
     about = describe(card.name, network.net, card.options, file)
     folder = how.out or _folder(network) / f"{config.plain(task)['data']}-{how.split}"
-    _check_free(folder, about["model"], task)
+    about |= {"limit": how.limit}
+    _check_free(folder, about, task)
     fabric = launch(Machine(how.device, how.devices, how.nodes, precision=how.precision))
     with fabric.autocast():
         found = evaluate(
@@ -97,12 +102,19 @@ def _folder(network: Network) -> Path:
     return Path("evaluation") / (file.stem if file else network.card.name)
 
 
-def _check_free(folder: Path, model: Mapping[str, Any], task: Task) -> None:
-    """Results of the same network on the same data are found anew; others are not overwritten."""
+def _check_free(folder: Path, about: Mapping[str, Any], task: Task) -> None:
+    """Results of the same weights on the same samples are found anew; others are not overwritten."""
     file = folder / "results.json"
     if not file.exists():
         return
-    was = json.loads(file.read_bytes())
-    for name, now, of in (("model", model, "network"), ("settings", asdict(task), "data set")):
-        if was.get(name) != as_json(now):
-            raise ValueError(f"{file} is of another {of}; move it away, or give another --out")
+    was, now = json.loads(file.read_bytes()), as_json({**about, "settings": asdict(task)})
+    different = {
+        "another network": was.get("model") != now["model"],
+        "other weights": (was.get("checkpoint") or {}).get("sha256")
+        != (now["checkpoint"] or {}).get("sha256"),
+        "another data set": was.get("settings") != now["settings"],
+        "another --limit": was.get("limit") != now["limit"],
+    }
+    for what, differs in different.items():
+        if differs:
+            raise ValueError(f"{file} is of {what}; move it away, or give another --out")

@@ -81,7 +81,7 @@ def _head(key: str, title: str, task: Settings | None = None, **options: Any) ->
 
 _OTHERS = (
     *("edi", "edi-balanced", "eslnet", "eslnet-pp", "ecir", "deblursr", "unet-blind", "unet-t", "unet-14"),
-    *("ppln", "ppln-observed", "head-plain"),
+    *("ppln", "ppln-observed", "head-plain", "head-plain-told-t"),
 )
 
 _DEBLUR = Study(
@@ -99,7 +99,7 @@ _DEBLUR = Study(
             "optimizer": "adam",
             "learning_rate": 1e-3,
             "batch": 48,
-            "steps": 2500,
+            "steps": 1000,
             "schedule": "cosine",
             "warmup_steps": 100,
             "ema": 0.995,
@@ -174,7 +174,9 @@ _DEBLUR = Study(
             {**_PPLN, "semantics": "released"},
         ),
         _head("head", "ours: U-Net run once, PP head"),
-        _head("head-plain", "ours with a plain head, told t", plain="all"),
+        _head("head-plain-told-t", "ours with a plain head, told t", plain="all", around=False),
+        _head("head-plain", "ours with a plain head, told t and the events around it", plain="all"),
+        _head("head-told-t", "ours, not told the events around t", around=False),
         _head("head-pp", "ours, all layers of the head PP", plain="none"),
         _head("head-exact-times", "ours, t exact in training", jitter=0.0),
         _head("head-regressed", "ours, mean regressed", mean="regressed"),
@@ -193,8 +195,11 @@ _DEBLUR = Study(
             (
                 *("blurry", "edi", "edi-balanced", "eslnet", "eslnet-pp", "ecir", "deblursr"),
                 *("unet-blind", "unet-t", "unet-14", "ppln", "ppln-observed", "head"),
-                *("head-pp", "head-plain"),
             ),
+        ),
+        Table(
+            "The head: PP or plain, with or without the events around t",
+            ("head-plain-told-t", "head-told-t", "head-plain", "head", "head-pp"),
         ),
         Table(
             "Normalisation",
@@ -225,7 +230,9 @@ _DEBLUR = Study(
     claims=(
         Claim("head", "unet-14", least=1.5),
         Claim("head", "unet-t", least=3),
+        Claim("head", "head-plain-told-t", least=1),
         Claim("head", "head-plain", least=1),
+        Claim("head-told-t", "head-plain-told-t", least=1),
         *(Claim("head", other) for other in ("edi", "eslnet", "eslnet-pp", "ecir", "deblursr", "ppln")),
         *(Claim("head", other, "slider", least=0.5) for other in _OTHERS),
         Claim("head", "unet-14", "scenes-53", metric="psnr_unseen"),

@@ -315,6 +315,9 @@ class Loop:
         root = self.out / "checkpoints"
 
         def check() -> None:
+            for part in (self.out, *self.out.parents):
+                if part.exists() and not part.is_dir():
+                    raise ValueError(f"out is {self.out}, but {part} is a file; give another folder")
             if not resume and (root.exists() or (self.out / "config.yaml").exists()):
                 raise ValueError(
                     f"out is {self.out}, where there is a run already; add --resume to go on with it, "

@@ -3,7 +3,6 @@
 Dimensions: B batch, N segments, T time stamps, * any further dimensions ("rest").
 """
 
-import math
 import numbers
 import threading
 import warnings
@@ -19,6 +18,7 @@ from ppln.functional import cpu, operator, reference
 
 HAS_TRITON = find_spec("triton") is not None
 BACKENDS = ("auto", "reference", "triton", "cpu")
+MOST_TEMPERATURE = 1e30  # a passage then takes less time than float32 can tell; far more would overflow
 
 
 class _Preference(threading.local):
@@ -142,9 +142,11 @@ def _check_range(t: Tensor, low: float, high: float) -> None:
     """Raise unless every t is in [low, high].
 
     Reading values from a GPU waits for it, so a tensor there that has passed is remembered: a network
-    of many layers looks once. Where values cannot be read (tracing, graph capture), nothing is checked.
+    of many layers looks once. Where values cannot be read (tracing, graph capture, vmap), nothing is checked.
     """
     if torch.compiler.is_compiling() or t.is_meta or hasattr(t, "fake_mode") or t.numel() == 0:
+        return
+    if _transformed():
         return
     if t.is_cuda and torch.cuda.is_current_stream_capturing():
         return
@@ -174,8 +176,11 @@ def check_temperature(temperature: float | None) -> None:
         return
     if isinstance(temperature, bool) or not isinstance(temperature, int | float | numbers.Real):
         raise ValueError(f"temperature must be a number or None, got {type(temperature).__name__}")
-    if not (temperature > 0 and math.isfinite(temperature)):
-        raise ValueError(f"temperature must be positive and finite (None: hard segments), got {temperature}")
+    if not 0 < temperature <= MOST_TEMPERATURE:  # also false for NaN
+        raise ValueError(
+            f"temperature must be above 0, at most {MOST_TEMPERATURE:g} (None: hard segments), "
+            f"got {temperature}"
+        )
 
 
 def choose_backend(name: str, like: Tensor) -> str:
@@ -201,7 +206,14 @@ def choose_backend(name: str, like: Tensor) -> str:
     return name
 
 
+def _transformed() -> bool:
+    """Whether a transform of torch.func (grad, vmap, jvp) runs, which does not go through fused kernels."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def _automatic(device: str, dtype: torch.dtype) -> str:
+    if _transformed():
+        return "reference"
     if device == "cuda" and dtype == torch.float64:
         return "reference"  # Triton takes the temperature in float32
     if device == "cuda" and HAS_TRITON:

@@ -20,15 +20,18 @@ _MOST = 256 << 20  # bytes kept at a time
 _kept: dict[int, list[np.ndarray]] = {}  # by size
 
 
-def new_empty(like: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """like.new_empty(shape, dtype=dtype), on the CPU in kept memory if it is large."""
+def new_empty(like: Tensor, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """like.new_empty_strided(shape, strides, dtype=dtype), dense; on the CPU in kept memory if it is large.
+
+    It is no view of another tensor: torch forbids to change in place the views that its operators make.
+    """
     # A subclass may have no memory, nor a size that is known; in deterministic mode torch fills new memory.
     plain = type(like) is Tensor or type(like) is torch.nn.Parameter
     if not plain or like.device.type != "cpu" or torch.are_deterministic_algorithms_enabled():
-        return like.new_empty(shape, dtype=dtype)
+        return like.new_empty_strided(shape, strides, dtype=dtype)
     count = prod(shape)
     if count * dtype.itemsize < LEAST:
-        return like.new_empty(shape, dtype=dtype)
+        return like.new_empty_strided(shape, strides, dtype=dtype)
     size = -(-count * dtype.itemsize // _PAGE) * _PAGE
     try:
         block = _kept[size].pop()
@@ -36,7 +39,8 @@ def new_empty(like: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         block = _block(size)
     array = block.view()  # only the tensor holds it
     weakref.finalize(array, _keep, block).atexit = False
-    return torch.frombuffer(array, dtype=dtype, count=count).view(shape)
+    memory = torch.frombuffer(array, dtype=dtype, count=count).untyped_storage()
+    return torch.empty(0, dtype=dtype).set_(memory, 0, shape, strides)
 
 
 def _block(size: int) -> np.ndarray:

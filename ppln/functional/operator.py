@@ -50,11 +50,13 @@ class Layout(NamedTuple):
 
     def empty(self, like: Tensor, lead: Sequence[int], rest: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A new tensor [*lead, *rest], dense in this order."""
-        if self.order == list(range(len(rest))):
-            return new_empty(like, (*lead, *rest), dtype)
-        x = new_empty(like, (*lead, *(rest[d] for d in self.order)), dtype)
-        back = sorted(range(len(rest)), key=self.order.__getitem__)
-        return x.permute(*range(len(lead)), *(d + len(lead) for d in back))
+        strides, dense = [0] * len(rest), 1
+        for d in reversed(self.order):
+            strides[d], dense = dense, dense * rest[d]
+        for size in reversed(lead):
+            strides.insert(0, dense)
+            dense = dense * size
+        return new_empty(like, (*lead, *rest), strides, dtype)
 
     def dense(self, x: Tensor, lead: int) -> Tensor:
         """x [*lead, *] as a contiguous tensor in this order: in its own memory where it lies so already."""
@@ -130,8 +132,8 @@ def _usual(x: Tensor) -> Tensor:
 def _walk_separate(*coefficients: Tensor) -> tuple[list[Walk], Layout]:
     """The three as they are if they lie alike and in rows; else copies that do."""
     shape, strides = coefficients[0].shape, coefficients[0].stride()
-    # The stride of a dimension of size 1 means nothing, and contiguous() leaves it as it is.
-    matter = [d for d, size in enumerate(shape) if size != 1]
+    # A stride in a dimension of size 1, or where nothing lies, means nothing, and contiguous() leaves it.
+    matter = [d for d, size in enumerate(shape) if size != 1 and 0 not in shape]
     alike = all(x.stride(d) == strides[d] for x in coefficients[1:] for d in matter)
     lie = _rows(shape[2:], strides[2:]) if alike else None
     if lie is None:

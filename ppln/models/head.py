@@ -33,6 +33,7 @@ class DeblurPPLNHead(UNet, Deblurrer):
     potential over time: "observed": the blurry frame; "regressed": predicted; "none": no PP layer is
     normalised. jitter: in training layers are told t up to so many bins of time too early or late, so that
     their potentials run smoothly between the times that there are frames of; the events around t are exact.
+    around: False, to compare with: the head is told t, but not what happened around it.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class DeblurPPLNHead(UNet, Deblurrer):
         mean: Literal["observed", "regressed", "none"] = "observed",
         plain: Literal["none", "hidden", "all"] = "none",
         jitter: float = 0.5,
+        around: bool = True,
     ) -> None:
         if layers < 2:
             raise ValueError(f"layers must be 2 or more, got {layers}")
@@ -69,7 +71,7 @@ class DeblurPPLNHead(UNet, Deblurrer):
             self.layers.append(
                 nn.Conv2d(*size, padding=padding) if is_plain else PPConv2d(*size, padding=padding, **pp)
             )
-        self.around = nn.Conv2d(2 * REACH, channels, 3, padding=1)
+        self.around = nn.Conv2d(2 * REACH, channels, 3, padding=1) if around else None
         self.clock = nn.Linear(1, channels) if plain == "all" else None
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,7 +83,9 @@ class DeblurPPLNHead(UNet, Deblurrer):
         features, counts, blurry = code
         times = unit_times(t, blurry)
         every = times if times.dim() == 2 else times[:, None]  # [B, T]
-        y = self._layer(0, features, every) + fold(self.around, events_around(counts, every))
+        y = self._layer(0, features, every)
+        if self.around is not None:
+            y = y + fold(self.around, events_around(counts, every))
         last = len(self.layers) - 1
         for i in range(1, last):
             y = self._layer(i, F.relu(y), every)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ppln.models import weights
@@ -32,10 +33,10 @@ def create_model(name: str, pretrained: bool | str | Path = False, **options: An
     """The network of this name, to be called as model(x, t) with t in [0, 1]: a number, [B] or [B, T].
 
     pretrained: True: with trained weights, in eval mode. Or a file of weights, or a folder of such files.
-    options: those of the network's class; the PP networks have `segments`, `temperature` and `normalize`.
+    options: those of the network's class; the PP networks have `segments` and `temperature`, for example.
         Trained weights have theirs: what is given as well must agree.
     """
-    known(name)
+    all_options(known(name), options)  # no others
     if not pretrained or not NETWORKS[name].learns:
         return NETWORKS[name].make(**options)
     path = weights_file(name) if pretrained is True else _given(name, Path(pretrained))
@@ -45,7 +46,6 @@ def create_model(name: str, pretrained: bool | str | Path = False, **options: An
     for key, value in all_options(name, found.options).items():
         if key in options and options[key] != value:
             raise ValueError(f"{key} is {value!r} in {path}, got {options[key]!r}; leave it out")
-    all_options(name, options)  # no others
     return model
 
 
@@ -169,7 +169,11 @@ def load_released(state_dict: Mapping[str, Tensor], name: str) -> nn.Module:
             f"state_dict is a {type(state_dict).__name__}; give what torch.load gives of the file"
         )
     model = without_memory(name, released.options)  # nothing is initialised only to be overwritten
-    given = {key.removeprefix("module."): value for key, value in state_dict.items()}
+    if isinstance(inner := state_dict.get("state_dict"), Mapping):
+        raise ValueError(
+            f"state_dict holds another one of {len(inner)} tensors; give state_dict['state_dict']"
+        )
+    given = {key.removeprefix("module."): torch.as_tensor(value) for key, value in state_dict.items()}
     own = model.state_dict()
     theirs = {key: _their_name(key, released.names) for key in own}
     shapes = {theirs[key]: tuple(value.shape) for key, value in own.items()} | dict(released.unused)

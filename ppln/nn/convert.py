@@ -5,8 +5,9 @@ whose class is a subclass of its own, with one more argument: `network(x, t)` ke
 this thread finds it while the original forward runs. Where t is [B, T], x is repeated for
 each time stamp and the result folded back, since a forward written for one batch dimension takes no other.
 
-One limit: inside `torch.utils.checkpoint` a layer is run again during backward, when the network is not; put
-the checkpoint around the whole converted network, or `ppln.nn.at_time(t)` around the backward pass.
+Limits: inside `torch.utils.checkpoint` a layer is run again during backward, when the network is not; put
+the checkpoint around the whole converted network, or `ppln.nn.at_time(t)` around the backward pass. Layers
+with hooks, or that share weights, are refused: a hook would be lost, and weights would come apart.
 """
 
 import copy
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ppln import functional
 from ppln.nn.layers import PPConv1d, PPConv2d, PPConv3d, PPConvTranspose2d, PPLinear, _PPLayer, at_time
@@ -53,6 +54,8 @@ def convert(
         if not isinstance(item, str) and item not in _PP_TYPES:
             known = ", ".join(kind.__name__ for kind in _PP_TYPES)
             raise ValueError(f"include takes name patterns, {known}; got {item!r}")
+    if hasattr(model, "_orig_mod"):
+        raise ValueError("model is compiled; convert the network itself, and compile the result")
     model = copy.deepcopy(model)
     every = model.named_modules(remove_duplicate=False)
     names = {name: layer for name, layer in every if type(layer) in _PP_TYPES}
@@ -67,6 +70,7 @@ def convert(
             chosen[layer] = _pp_layer(layer, segments, temperature, normalize)
     if not chosen:
         raise ValueError(f"include: {model.__class__.__name__} has no layer of the types asked for")
+    _check_alone(model, [name for name, layer in names.items() if layer in chosen])
     if model in chosen:
         return chosen[model]
     for parent in list(model.modules()):
@@ -78,6 +82,33 @@ def convert(
     if not isinstance(model, _Converted):
         model.__class__ = _converted(type(model))  # type: ignore[arg-type]
     return model
+
+
+def _check_alone(model: nn.Module, names: Iterable[str]) -> None:
+    """Raise where a layer has what would not survive that another takes its place."""
+    holders: dict[Tensor, set[nn.Module]] = {}
+    for module in model.modules():
+        for value in module._parameters.values():
+            if value is not None:
+                holders.setdefault(value, set()).add(module)
+    for name in names:
+        layer = model.get_submodule(name)
+        if (
+            layer._forward_hooks
+            or layer._forward_pre_hooks
+            or layer._backward_hooks
+            or layer._backward_pre_hooks
+        ):
+            raise ValueError(
+                f"include: layer {name!r} has hooks, which would be lost; leave it out, or remove them and "
+                "register them again on the converted network"
+            )
+        for key, value in layer.named_parameters():
+            if len(holders[value]) > 1:
+                raise ValueError(
+                    f"include: layer {name!r} shares its {key} with another, and they would come apart; "
+                    "leave it out"
+                )
 
 
 def _fits(item: str | type[nn.Module], name: str, layer: nn.Module) -> bool:
@@ -124,6 +155,11 @@ class _Converted(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor | float, *args: Any, **kwargs: Any) -> Any:
         times, many = functional.as_times(t, x.shape[0], x)
+        if many and any(isinstance(leaf, Tensor) for leaf in tree_leaves((args, kwargs))):
+            raise ValueError(
+                "t [B, T] goes with one tensor, x, which is repeated for each time stamp; for networks that "
+                "take more, repeat all of them, and give t [B * T]"
+            )
         with at_time(times.reshape(-1) if many else t):
             if many:
                 x = x.repeat_interleave(times.shape[1], 0)

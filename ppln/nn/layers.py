@@ -141,6 +141,11 @@ class _PPLayer(TimedLayer):
 
     def potential(self, x: Tensor, mean: Tensor | None = None) -> Potential:
         """The function of time predicted from x [B, ...], for every output; channels come first in it."""
+        if x.dim() < self._space + 2 or (self._space and x.dim() > self._space + 2):
+            raise ValueError(
+                f"x must be a batch of {self._space + 2} dimensions here, got {list(x.shape)}; "
+                "for one sample, give x[None]"
+            )
         coefficients, mean = self._predict(x, mean)
         *parts, own_mean = operator.unpack(coefficients, self.segments, self.maps, self._groups)
         slope, intercept, width = (part.flatten(2, 3) for part in parts)

@@ -83,6 +83,13 @@ def test_results_of_something_else_are_not_overwritten(monkeypatch):
     fails(monkeypatch, f"evaluate steering-ppln {size} --test-samples 3", "is of another data set; move it")
     run(monkeypatch, f"train steering {TINY} --model steering-hu --out run --steps 1")
     fails(monkeypatch, f"evaluate run {size} --test-samples 2", "is of another network; move it away")
+    limit = f"evaluate steering-ppln {size} --test-samples 2 --limit 1"
+    fails(monkeypatch, limit, "is of another --limit; move it away, or give another --out")
+    run(monkeypatch, "evaluate run --device cpu")
+    run(monkeypatch, f"train steering {TINY} --model steering-hu --out run --steps 2 --resume")
+    fails(
+        monkeypatch, "evaluate run --device cpu", "is of other weights; move it away, or give another --out"
+    )
     assert Path("here/results.json").read_bytes() == before
     run(monkeypatch, f"evaluate steering-ppln {size} --test-samples 2 --batch 1")  # the same, found anew
     assert Path("here/results.json").read_bytes() != before
@@ -105,7 +112,11 @@ def test_mistakes(monkeypatch, folder):
     fails(
         monkeypatch, "train steering --model deblur-ppln", "model is 'deblur-ppln', which is not for steering"
     )
-    fails(monkeypatch, "train steering --options wdth=3", "options are .*wdth")
+    fails(monkeypatch, "train steering --options wdth=3", "has no option wdth; it has segments")
+    (folder / "plain").write_text("a file")
+    for out in ("plain", "plain/run"):
+        fails(monkeypatch, f"train steering {TINY} --out {out}", f"out is {out}, but plain is a file")
+    fails(monkeypatch, "evaluate steering-ppln --predictions -1", "predictions is -1; give 0 or more")
     (folder / "bad.yaml").write_text("optimizer: {lerning_rate: 1}")
     fails(
         monkeypatch,

@@ -162,10 +162,10 @@ def test_mean_on_another_device():
 # temperature
 
 
-@pytest.mark.parametrize("temperature", [0, 0.0, -1, -0.5, NAN, float("inf"), -float("inf")])
+@pytest.mark.parametrize("temperature", [0, 0.0, -1, -0.5, NAN, 1e31, float("inf"), -float("inf")])
 def test_temperature_value(temperature):
     text = message(temperature=temperature)
-    assert text.startswith("temperature must be positive and finite")
+    assert text.startswith("temperature must be above 0, at most 1e+30")
     assert text.endswith(f", got {temperature}")
 
 
@@ -267,3 +267,11 @@ def test_meta_tensors_give_shapes():
     value = piecewise_linear(**x, t=torch.zeros(B, 7, device="meta"), mean=x["slope"][:, 0])
     assert value.is_meta
     assert value.shape == (B, 7, *REST)
+
+
+def test_nothing_in_any_layout():
+    """Of tensors without elements, strides mean nothing."""
+    a, b = torch.empty(0, 3, 4, 5), torch.empty(0, 3, 5, 4).transpose(2, 3)
+    assert piecewise_linear(a, b, a, 0.5).shape == (0, 4, 5)
+    a, b = torch.empty(2, 3, 0, 5), torch.empty(2, 3, 5, 0).transpose(2, 3)
+    assert piecewise_linear(a, b, a, torch.rand(2, 7)).shape == (2, 7, 0, 5)

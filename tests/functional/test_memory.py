@@ -2,6 +2,7 @@
 
 import gc
 import os
+from math import prod
 
 import pytest
 import torch
@@ -18,7 +19,8 @@ def nothing_kept(monkeypatch):
 
 
 def new(shape=LARGE, dtype=torch.float32):
-    return new_empty(torch.zeros(1), shape, dtype)
+    strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
+    return new_empty(torch.zeros(1), shape, strides, dtype)
 
 
 def kept():

@@ -155,7 +155,7 @@ def test_errors():
     for name in ("features", "blocks", "segments"):
         with pytest.raises(ValueError, match=f"{name} must be .*at least 1, got 0"):
             model(**{name: 0})
-    with pytest.raises(ValueError, match="temperature must be positive"):
+    with pytest.raises(ValueError, match="temperature must be above 0"):
         model(temperature=-1.0)
 
 

@@ -51,6 +51,17 @@ def test_which_layers_are_pp(plain):
     assert (frames[:, 0] - frames[:, 1]).abs().max() > 1e-4  # all are told the time
 
 
+@pytest.mark.parametrize("plain", ["hidden", "all"])
+def test_without_the_events_around_t_the_head_is_told_t_alone(plain):
+    model, x = small(plain=plain, around=False), some()
+    assert not [name for name in model.state_dict() if name.startswith("around")]
+    features, counts, blurry = model.encode(x)
+    t = torch.tensor([[0.1, 0.9]] * 2, dtype=torch.float64)
+    frames = model.decode((features, counts, blurry), t)
+    assert (frames[:, 0] - frames[:, 1]).abs().max() > 1e-4
+    assert torch.equal(frames, model.decode((features, counts + 1000 * torch.randn_like(counts), blurry), t))
+
+
 def test_a_head_that_reads_no_time_has_the_blurry_frame_as_its_mean():
     """Where the last layer's input does not change, its potential is one function, and its mean is exact."""
     model, x = small(layers=2, temperature=None), some(1)

@@ -392,5 +392,7 @@ def test_deblurring_networks_name_the_input_they_want(name: str, shape: tuple[in
 
 
 def test_a_path_is_no_checkpoint():
+    with pytest.raises(ValueError, match=r"holds another one of 1 tensors; give state_dict\['state_dict'\]"):
+        ppln.load_released({"state_dict": {"a": torch.zeros(1)}}, "steering-ppln")
     with pytest.raises(ValueError, match=r"state_dict is a str; give what torch.load gives"):
         ppln.load_released("x.pth", "steering-ppln")

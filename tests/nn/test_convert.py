@@ -485,6 +485,41 @@ def test_export():
 # The clock: t on its way to the layers.
 
 
+def test_what_would_not_survive_is_refused():
+    net = mlp()
+    net[2].register_forward_hook(lambda layer, given, y: 2 * y)
+    with pytest.raises(ValueError, match="layer '2' has hooks, which would be lost"):
+        ppln.convert(net)
+    ppln.convert(net, ["0", "4"])
+    with pytest.raises(ValueError, match="layer '0' has hooks"):
+        ppln.convert(nn.Sequential(nn.utils.spectral_norm(nn.Linear(3, 3))))
+    net = mlp()
+    net.insert(2, nn.Linear(8, 8))
+    net[2].weight = net[3].weight
+    with pytest.raises(ValueError, match="layer '2' shares its weight with another"):
+        ppln.convert(net)
+    ppln.convert(net, ["0", "5"])
+    with pytest.raises(ValueError, match="model is compiled; convert the network itself"):
+        ppln.convert(torch.compile(mlp()))
+
+
+class Sum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, more: Tensor | float) -> Tensor:
+        return self.layer(x) + more
+
+
+def test_many_times_go_with_one_tensor():
+    net, x, t = ppln.convert(Sum()), torch.randn(B, 3), torch.rand(B, T)
+    assert net(x, t, 1.0).shape == (B, T, 3)
+    assert net(x, t[:, 0], x).shape == (B, 3)
+    with pytest.raises(ValueError, match=r"t \[B, T\] goes with one tensor, x"):
+        net(x, t, x)
+
+
 def test_an_exception_inside_stops_the_clock():
     net = ppln.convert(Fails())
     layer = net.fc

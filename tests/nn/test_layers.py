@@ -286,6 +286,43 @@ def test_one_sample_without_a_batch(name):
     torch.testing.assert_close(layer(x, 0.3, mean), expected(layer, plain, x[None], t, mean[None])[0, 0])
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_a_potential_is_of_a_batch(name):
+    layer, _, size, _ = build(name)
+    with pytest.raises(ValueError, match=r"x must be a batch of \d dimensions here, got .*x\[None\]"):
+        layer.potential(random(*size))
+
+
+@pytest.mark.parametrize("t", [0.3, torch.tensor([[0.3, 0.6]] * 2)], ids=["one time", "many"])
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("size", [8, 200], ids=["small", "in kept memory"])
+def test_outputs_can_be_changed_in_place(size, form, t):
+    layer = PPConv2d(2, 8, 1)
+    x = torch.randn(2, 2, size, size).to(memory_format=form).requires_grad_()
+    y = layer(x, t)
+    y += 1
+    y.relu_()
+    found = torch.autograd.grad(y.sum(), [x, *layer.parameters()])
+    want = torch.autograd.grad((layer(x, t) + 1).relu().sum(), [x, *layer.parameters()])
+    for a, b in zip(found, want, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_transforms_of_torch_func():
+    layer, x, t = PPConv2d(2, 3, 3), torch.randn(4, 2, 6, 6), torch.rand(4)
+    weights = dict(layer.named_parameters())
+
+    def loss(weights, x, t):
+        return torch.func.functional_call(layer, weights, (x, t)).square().sum()
+
+    layer(x, t).square().sum().backward()
+    found = torch.func.grad(loss)(weights, x, t)
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(weights, x[:, None], t[:, None])
+    for name, weight in weights.items():
+        torch.testing.assert_close(found[name], weight.grad, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(each[name].sum(0), weight.grad, rtol=1e-4, atol=1e-4)
+
+
 def test_linear_keeps_features_last_behind_any_dimensions():
     layer, truth, _, _ = build("linear")
     L = 6

@@ -87,7 +87,7 @@ def _explain(error: BaseException, name: str) -> tuple[str, int]:
     if kind == "Interrupted":  # by kind: what defines them takes seconds to import
         return text, error.code  # type: ignore[attr-defined]
     if kind == "NotFinite":
-        return f"{text}; what is saved is from before: lower --learning-rate or --clip-norm, and --resume", 1
+        return f"{text}: lower --learning-rate or --clip-norm, and --resume", 1
     if isinstance(error, MemoryError) and text:  # one of our own, which says what to do
         return text, 1
     if kind == "OutOfMemoryError" or isinstance(error, MemoryError) or "can't allocate memory" in text:

@@ -77,7 +77,8 @@ def evaluate(
             raise ValueError(f"{name} is {value}; give 1 or more")
     start = time.perf_counter()
     device = torch.device(device)
-    source = task.source(split)
+    with torch.autocast(device.type, enabled=False):
+        source = task.source(split)
     if not len(source):
         raise ValueError(f"split {split!r} of the task {task.name!r} has no samples")
     count = min(len(source), limit or len(source))
@@ -195,7 +196,11 @@ def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
 
 
 def _joined(rows: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]} if rows else {}
+    return (
+        {name: np.ascontiguousarray(np.concatenate([row[name] for row in rows])) for name in rows[0]}
+        if rows
+        else {}
+    )
 
 
 def _gather(rows: list[tuple[int, Any]], rank: int, world: int, *, everywhere: bool) -> list[tuple[int, Any]]:

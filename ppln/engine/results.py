@@ -71,8 +71,8 @@ def evaluate_network(
     card, file = network.card, network.file
     about = describe(card.name, network.net, card.options, file)
     folder = how.out or _folder(network) / f"{config.plain(task)['data']}-{how.split}"
-    about |= {"limit": how.limit}
-    _check_free(folder, about, task)
+    about |= {"limit": how.limit, "precision": how.precision}
+    _check_free(folder, {**about, "split": how.split}, task)
     fabric = launch(Machine(how.device, how.devices, how.nodes, precision=how.precision))
     with fabric.autocast():
         found = evaluate(
@@ -89,7 +89,7 @@ def evaluate_network(
         )
     if not fabric.is_global_zero:
         return found, None
-    write(folder, found, {**about, "seed": network.seed, "precision": how.precision, "about": config.about()})
+    write(folder, found, {**about, "seed": network.seed, "about": config.about()})
     return found, folder
 
 
@@ -113,7 +113,7 @@ def _check_free(folder: Path, about: Mapping[str, Any], task: Task) -> None:
         "other weights": (was.get("checkpoint") or {}).get("sha256")
         != (now["checkpoint"] or {}).get("sha256"),
         "another data set": was.get("settings") != now["settings"],
-        "another --limit": was.get("limit") != now["limit"],
+        **{f"another --{name}": was.get(name) != now[name] for name in ("split", "limit", "precision")},
     }
     for what, differs in different.items():
         if differs:

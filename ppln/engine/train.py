@@ -130,6 +130,7 @@ class Loop:
         self.average = Average(self.net, optimizer.ema) if optimizer.ema else None
         self.parameters = [p for p in self.net.parameters() if p.requires_grad]
         self.done, self.loss = 0, math.nan  # steps, and the loss of the last
+        self.saved: int | None = None  # the last step that is
         self.best: float | None = None
         self.metrics: dict[str, float] = {}
         self.asked = self.stop = 0  # the signal that asked this process to stop; that for which all do
@@ -222,7 +223,8 @@ class Loop:
         if asked or any(told):  # if one process was asked to stop, all do, after the same step
             self.stop = asked or signal.SIGTERM
         if not (math.isfinite(value) and math.isfinite(size)):
-            raise NotFinite(self.done + 1, first_bad(self.net, self.task, taken, self._predict))
+            bad = first_bad(self.net, self.task, taken, self._predict)
+            raise NotFinite(self.done + 1, bad, self.saved)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
@@ -289,7 +291,9 @@ class Loop:
             "loss": self.loss,
         }
         root, keep = self.out / "checkpoints", self.settings.run.keep
-        return self._first(lambda: checkpoint.save(root, self.done, tensors, info, keep=keep, best=best))
+        path = self._first(lambda: checkpoint.save(root, self.done, tensors, info, keep=keep, best=best))
+        self.saved = self.done
+        return path
 
     def _restore(self, found: checkpoint.Checkpoint) -> None:
         tensors, info = found.tensors, found.state
@@ -306,6 +310,9 @@ class Loop:
         self.done, self.best, self.metrics, self.loss = (
             info[name] for name in ("step", "best", "metrics", "loss")
         )
+        self.saved = self.done
+        if self.done > self.steps:
+            raise ValueError(f"steps is {self.steps}, but the run has done {self.done} already; give more")
         if self.average is not None:
             self.average.load(tensors["ema"], self.done)
 

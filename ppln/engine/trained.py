@@ -38,6 +38,7 @@ def find(source: Path | str, *, ema: bool = True) -> Network:
         if not NETWORKS[name].learns:
             return Network(zoo.create_model(name).eval(), zoo.card(name), _task(name)(), None, None)
         path = zoo.weights_file(name)
+        zoo.check_name(name, path, weights.load(path)[1])
     if path.is_file():
         net, card = weights.read(path)
         return Network(net, card, _task(card.name)(), path, None)

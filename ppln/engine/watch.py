@@ -20,10 +20,11 @@ from ppln.tasks.task import Batch, Task
 
 
 class NotFinite(RuntimeError):  # noqa: N818
-    """Training met a number that is not finite; `what` says where."""
+    """Training met a number that is not finite; `what` says where. saved: the last step that is, if any."""
 
-    def __init__(self, step: int, what: str) -> None:
-        super().__init__(f"step {step}: {what}")
+    def __init__(self, step: int, what: str, saved: int | None) -> None:
+        kept = "nothing is saved yet" if saved is None else f"step {saved} is saved"
+        super().__init__(f"step {step}: {what}; {kept}")
         self.step, self.what = step, what
 
 

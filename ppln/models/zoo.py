@@ -41,12 +41,16 @@ def create_model(name: str, pretrained: bool | str | Path = False, **options: An
         return NETWORKS[name].make(**options)
     path = weights_file(name) if pretrained is True else _given(name, Path(pretrained))
     model, found = weights.read(path)
-    if found.name != name:
-        raise ValueError(f"pretrained: {path} has weights of {found.name!r}, not of {name!r}")
+    check_name(name, path, found)
     for key, value in all_options(name, found.options).items():
         if key in options and options[key] != value:
             raise ValueError(f"{key} is {value!r} in {path}, got {options[key]!r}; leave it out")
     return model
+
+
+def check_name(name: str, path: Path, card: Card) -> None:
+    if card.name != name:
+        raise ValueError(f"pretrained: {path} has weights of {card.name!r}, not of {name!r}")
 
 
 def card(name: str) -> Card:

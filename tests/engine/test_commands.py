@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from ppln.cli import main
 from ppln.engine import checkpoint
 from ppln.engine.train import Loop
 from ppln.engine.trained import find
+from ppln.models import zoo
 
 TINY = "--height 16 --width 22 --train-samples 8 --val-samples 2 --test-samples 5 --batch 4 --steps 2"
 TINY += " --device cpu --no-tensorboard"
@@ -85,6 +87,8 @@ def test_results_of_something_else_are_not_overwritten(monkeypatch):
     fails(monkeypatch, f"evaluate run {size} --test-samples 2", "is of another network; move it away")
     limit = f"evaluate steering-ppln {size} --test-samples 2 --limit 1"
     fails(monkeypatch, limit, "is of another --limit; move it away, or give another --out")
+    split = f"evaluate steering-ppln {size} --test-samples 2 --split val"
+    fails(monkeypatch, split, "is of another --split; move it away")
     run(monkeypatch, "evaluate run --device cpu")
     run(monkeypatch, f"train steering {TINY} --model steering-hu --out run --steps 2 --resume")
     fails(
@@ -93,6 +97,26 @@ def test_results_of_something_else_are_not_overwritten(monkeypatch):
     assert Path("here/results.json").read_bytes() == before
     run(monkeypatch, f"evaluate steering-ppln {size} --test-samples 2 --batch 1")  # the same, found anew
     assert Path("here/results.json").read_bytes() != before
+
+
+def test_a_name_does_not_stand_for_another_network(monkeypatch, folder):
+    shutil.copy(zoo.weights_file("steering-ppln"), folder / "steering-hu.safetensors")
+    monkeypatch.setenv("PPLN_WEIGHTS", str(folder))
+    fails(monkeypatch, "evaluate steering-hu --device cpu", "has weights of 'steering-ppln', not of")
+
+
+def test_a_run_that_fails_says_what_is_saved(monkeypatch):
+    wild = f"train steering {TINY} --optimizer sgd --learning-rate 1e20 --steps 9"
+    fails(monkeypatch, f"{wild} --out wild", "step 2: layer .*; nothing is saved yet: lower --learning-rate")
+    wild = f"{wild} --out saved --checkpoint-every 1"
+    fails(monkeypatch, wild, "step 2: layer .*; step 1 is saved: lower --learning-rate")
+
+
+def test_fewer_steps_than_are_done(monkeypatch):
+    run(monkeypatch, f"train steering {TINY} --steps 2 --out done")
+    before = Path("done/config.yaml").read_bytes()
+    fails(monkeypatch, "train steering --resume --out done --steps 1", "steps is 1, but the run has done 2")
+    assert Path("done/config.yaml").read_bytes() == before
 
 
 @pytest.mark.parametrize("command", ["train", "train --help", "evaluate", "evaluate -h"])

@@ -217,8 +217,9 @@ def test_under_autocast():
 
 
 def test_the_error_says_step_and_layer():
-    error = NotFinite(7, "layer 3 (Log) gives inf")
-    assert str(error) == "step 7: layer 3 (Log) gives inf"
+    error = NotFinite(7, "layer 3 (Log) gives inf", None)
+    assert str(error) == "step 7: layer 3 (Log) gives inf; nothing is saved yet"
+    assert str(NotFinite(7, "it", 5)) == "step 7: it; step 5 is saved"
     assert (error.step, error.what) == (7, "layer 3 (Log) gives inf")
 
 

@@ -189,11 +189,14 @@ def _of_folder(folder: Path, split: str) -> list[Path]:
 
 def _pictures(file: Path) -> list[Tensor]:
     """A picture, or some frames of a video, each [height, width] and linear in light."""
+    return [_linear_grey(image, file) for image in _images(file)]
+
+
+def _images(file: Path) -> list[NDArray]:
     what = f"reading {file}"
     try:
         if file.suffix.lower() not in VIDEOS:
-            image = require("imageio.v3", IMAGEIO, what).imread(file, plugin="pillow")
-            return [_linear_grey(image, file)]
+            return [require("imageio.v3", IMAGEIO, what).imread(file, plugin="pillow")]
         require("imageio_ffmpeg", IMAGEIO, what)
         reader = require("imageio.v2", IMAGEIO, what).get_reader(file, "ffmpeg")
         with warnings.catch_warnings(), reader as video:
@@ -202,7 +205,7 @@ def _pictures(file: Path) -> list[Tensor]:
             about = video.get_meta_data()
             frames = int(about["duration"] * about["fps"])
             places = sorted({frames * (2 * k + 1) // (2 * VIDEO_FRAMES) for k in range(VIDEO_FRAMES)})
-            return [_linear_grey(video.get_data(i), file) for i in places]
+            return [video.get_data(i) for i in places]
     except (OSError, IndexError, KeyError, OverflowError, RuntimeError) as error:
         raise ValueError(f"{file} cannot be read ({error}); take it out of the folder") from error
 

@@ -18,7 +18,6 @@ from ppln.functional import cpu, operator, reference
 
 HAS_TRITON = find_spec("triton") is not None
 BACKENDS = ("auto", "reference", "triton", "cpu")
-MOST_TEMPERATURE = 1e30  # a passage then takes less time than float32 can tell; far more would overflow
 
 
 class _Preference(threading.local):
@@ -176,10 +175,10 @@ def check_temperature(temperature: float | None) -> None:
         return
     if isinstance(temperature, bool) or not isinstance(temperature, int | float | numbers.Real):
         raise ValueError(f"temperature must be a number or None, got {type(temperature).__name__}")
-    if not 0 < temperature <= MOST_TEMPERATURE:  # also false for NaN
+    # Passages then take less time than float32 can tell; far more would overflow. Also false for NaN.
+    if not 0 < temperature <= 1e30:
         raise ValueError(
-            f"temperature must be above 0, at most {MOST_TEMPERATURE:g} (None: hard segments), "
-            f"got {temperature}"
+            f"temperature must be above 0, at most 1e+30 (None: hard segments), got {temperature}"
         )
 
 

@@ -196,11 +196,8 @@ def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
 
 
 def _joined(rows: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    return (
-        {name: np.ascontiguousarray(np.concatenate([row[name] for row in rows])) for name in rows[0]}
-        if rows
-        else {}
-    )
+    names = rows[0] if rows else ()
+    return {name: np.ascontiguousarray(np.concatenate([row[name] for row in rows])) for name in names}
 
 
 def _gather(rows: list[tuple[int, Any]], rank: int, world: int, *, everywhere: bool) -> list[tuple[int, Any]]:

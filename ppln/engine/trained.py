@@ -32,15 +32,15 @@ def find(source: Path | str, *, ema: bool = True) -> Network:
 
     ema: take the running average of the weights, if the run kept one.
     """
-    path = Path(source)
+    path, named = Path(source), None
     if not path.exists() and str(source) in zoo.list_models():
-        name = str(source)
+        name = named = str(source)
         if not NETWORKS[name].learns:
             return Network(zoo.create_model(name).eval(), zoo.card(name), _task(name)(), None, None)
         path = zoo.weights_file(name)
-        zoo.check_name(name, path, weights.load(path)[1])
     if path.is_file():
         net, card = weights.read(path)
+        zoo.check_name(named or card.name, path, card)
         return Network(net, card, _task(card.name)(), path, None)
     if not path.exists():
         raise FileNotFoundError(

@@ -78,7 +78,7 @@ def take(
         return (light - black + davis.pattern).clamp(min=0).minimum(davis.white)
 
     def mixed(step: int, weights: Iterable[Tensor]) -> Tensor:
-        """Frames of so many drawings from each stamp on"""
+        """Frames at every `step`-th drawing: the weighted sum of that one and those after it, as seen"""
         return seen(
             reduce(add, (light[:, j : j + last + 1 : step] * weight for j, weight in enumerate(weights)))
         )

@@ -25,6 +25,7 @@ _NATIVE = {  # (coefficients, out and mean)
 }
 _LEAST_PER_PART = 8192  # outputs times time stamps for which a second thread is worth its start
 _MOST_PARTS = 64
+_CACHES = 16 << 20  # bytes of gradients that do not stay in the caches of most processors
 
 
 class _Strides(ctypes.Structure):
@@ -39,7 +40,7 @@ class _Node(ctypes.Structure):  # field for field as in node.cpp
         *((name, _Strides) for name in ("coefficients", "gradients", "mean_at")),
         ("temperature", ctypes.c_double),
         *((name, ctypes.c_int32) for name in ("stored", "result", "backward", "normalize")),
-        *((name, ctypes.c_int32) for name in ("threads", "parts")),
+        *((name, ctypes.c_int32) for name in ("threads", "parts", "outgrows_caches")),
         ("parallel", ctypes.c_void_p),
     ]
 
@@ -128,6 +129,8 @@ def backward(
     node.backward, node.normalize = 1, int(normalize)
     node.d_slope, node.d_intercept, node.d_width = map(_pointer, gradients)
     node.gradients = _strides(gradients[0])
+    count = 3 * size.batches * size.segments * size.rows * size.length
+    node.outgrows_caches = count * stored.itemsize > _CACHES
     if grad_mean is not None:
         node.d_mean, node.mean_at = _pointer(grad_mean), _strides(grad_mean)
     if grad_t is not None:

@@ -5,7 +5,6 @@ node itself. On a GPU torch keeps memory for the same reason.
 """
 
 import mmap
-import weakref
 from collections.abc import Sequence
 from math import prod
 
@@ -17,7 +16,15 @@ LEAST = 1 << 20  # bytes worth keeping
 _PAGE = 1 << 21  # bytes; sizes are rounded up to it, so that results of much the same size share memory
 _MOST = 256 << 20  # bytes kept at a time
 
-_kept: dict[int, list[np.ndarray]] = {}  # by size
+_kept: dict[int, list[mmap.mmap]] = {}  # by size
+
+
+class _Lease(np.ndarray):
+    """Memory that only a tensor holds, and that is kept when the tensor is gone."""
+
+    def __del__(self) -> None:
+        if isinstance(self.base, mmap.mmap):  # not a view of a lease
+            _keep(self.base)
 
 
 def new_empty(like: Tensor, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -34,23 +41,22 @@ def new_empty(like: Tensor, shape: Sequence[int], strides: Sequence[int], dtype:
         return like.new_empty_strided(shape, strides, dtype=dtype)
     size = -(-count * dtype.itemsize // _PAGE) * _PAGE
     try:
-        block = _kept[size].pop()
+        memory = _kept[size].pop()
     except (KeyError, IndexError):
-        block = _block(size)
-    array = block.view()  # only the tensor holds it
-    weakref.finalize(array, _keep, block).atexit = False
-    memory = torch.frombuffer(array, dtype=dtype, count=count).untyped_storage()
-    return torch.empty(0, dtype=dtype).set_(memory, 0, shape, strides)
+        memory = _new(size)
+    lease = _Lease((size,), np.uint8, memory)
+    return torch.frombuffer(lease, dtype=dtype, count=count).as_strided_(shape, strides)
 
 
-def _block(size: int) -> np.ndarray:
+def _new(size: int) -> mmap.mmap:
     # Private: a child process must get copies, not the same memory.
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, dtype=np.uint8)
+    return memory
 
 
-def _keep(block: np.ndarray) -> None:
-    if block.nbytes + sum(size * len(blocks) for size, blocks in _kept.items()) <= _MOST:
-        _kept.setdefault(block.nbytes, []).append(block)
+def _keep(memory: mmap.mmap) -> None:
+    size = len(memory)
+    if size + sum(kept * len(blocks) for kept, blocks in _kept.items()) <= _MOST:
+        _kept.setdefault(size, []).append(memory)

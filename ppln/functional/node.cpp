@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <type_traits>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -30,7 +31,7 @@ struct Node {  // field for field as in cpu.py
   Strides coefficients, gradients, mean_at;  // of the coefficients, their gradients, the mean or its gradient
   double temperature;           // 0: hard segments
   int32_t stored, result;       // Type of the coefficients; of out and mean
-  int32_t backward, normalize, threads, parts;
+  int32_t backward, normalize, threads, parts, outgrows_caches;
   void (*parallel)(void (*)(void*), void*, unsigned, unsigned);  // GOMP_parallel, or null
 };
 
@@ -116,11 +117,14 @@ void work(void* argument) {
   // Parts are taken, not assigned: all get done however many threads there come to be, and however fast.
   for (;;) {
     const int64_t part = __atomic_fetch_add(&job.next, 1, __ATOMIC_RELAXED);
-    if (part >= node.parts) return;
+    if (part >= node.parts) break;
     const int64_t first = job.blocks * part / node.parts, last = job.blocks * (part + 1) / node.parts;
     double* d_t = node.d_t ? node.d_t + part * node.batches * node.times : nullptr;
     job.kernel.run(node, first, last, memory, d_t);
   }
+#if defined(__x86_64__)
+  _mm_sfence();  // what was streamed past the caches is there for all threads
+#endif
 }
 
 void* thread(void* argument) {

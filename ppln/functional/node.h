@@ -21,6 +21,38 @@ typedef int32_t Int __attribute__((vector_size(BYTES)));
 typedef uint32_t Bits __attribute__((vector_size(BYTES)));
 typedef uint16_t Halves __attribute__((vector_size(BYTES / 2)));
 
+// What compilers do not make of plain vector code by themselves. (Masked: GCC 12 warns of the others.)
+#if defined(__x86_64__) && BYTES == 64
+#define SIMD(name, ...) _mm512_maskz_##name(0xffff, __VA_ARGS__)
+#define RECIPROCAL(x) _mm512_maskz_rcp14_ps(0xffff, x)
+#define STREAM _mm512_stream_ps
+#elif defined(__x86_64__) && BYTES == 32
+#define SIMD(name, ...) _mm256_##name(__VA_ARGS__)
+#define RECIPROCAL _mm256_rcp_ps
+#define STREAM _mm256_stream_ps
+#elif defined(__x86_64__)
+#define SIMD(name, ...) _mm_##name(__VA_ARGS__)
+#define RECIPROCAL _mm_rcp_ps
+#define STREAM _mm_stream_ps
+#endif
+
+#ifdef SIMD
+INLINE Float larger(Float a, Float b) { return SIMD(max_ps, a, b); }  // b where one is NaN
+INLINE Float smaller(Float a, Float b) { return SIMD(min_ps, a, b); }
+INLINE Float rough_reciprocal(Float x) { return RECIPROCAL(x); }
+INLINE void stream(float* to, Float x) { STREAM(to, x); }  // past the caches
+#undef SIMD
+#undef RECIPROCAL
+#undef STREAM
+#else
+INLINE Float larger(Float a, Float b) { return a > b ? a : b; }
+INLINE Float smaller(Float a, Float b) { return a < b ? a : b; }
+INLINE Float rough_reciprocal(Float x) { return 1.0f / x; }
+INLINE void stream(float* to, Float x) { std::memcpy(to, &x, sizeof x); }
+#endif
+INLINE Double larger(Double a, Double b) { return a > b ? a : b; }
+INLINE Double smaller(Double a, Double b) { return a < b ? a : b; }
+
 struct Exponential {
   Float power, rest;  // exp(x) = power * (1 + rest)
 };
@@ -39,27 +71,19 @@ INLINE Exponential split_exponential(Float x) {  // -87 <= x <= 87
 
 INLINE Float exponential_of_negative(Float x) {  // x <= 0
   const Float lowest = Float{} - 87.0f;
-  const Exponential e = split_exponential(lowest > x ? lowest : x);  // NaN stays NaN
+  const Exponential e = split_exponential(larger(lowest, x));  // NaN stays NaN
   return e.power * e.rest + e.power;
 }
 
 INLINE Float reciprocal(Float x) {  // 1 <= x: a guess, then Newton's step; 1 ulp or so
-#if defined(__x86_64__) && BYTES == 64
-  const Float y = (Float)_mm512_maskz_rcp14_ps(0xffff, (__m512)x);
-#elif defined(__x86_64__) && BYTES == 32
-  const Float y = (Float)_mm256_rcp_ps((__m256)x);
-#elif defined(__x86_64__)
-  const Float y = (Float)_mm_rcp_ps((__m128)x);
-#else
-  const Float y = 1.0f / x;
-#endif
+  const Float y = rough_reciprocal(x);
   return y + y * (1.0f - x * y);
 }
 
 INLINE Float hyperbolic_tangent(Float x) {
   // With e = exp(-2|x|) - 1, which does not cancel near 0: tanh|x| = -e / (e + 2).
   const Float a = (Float)((Int)x & 0x7fffffff), lowest = Float{} - 40.0f;
-  const Exponential split = split_exponential(lowest > -2.0f * a ? lowest : -2.0f * a);
+  const Exponential split = split_exponential(larger(lowest, -2.0f * a));
   const Float e = split.power * split.rest + (split.power - 1.0f);
   return (Float)((Int)(e * reciprocal(e + 2.0f)) ^ ~((Int)x | 0x7fffffff));
 }
@@ -126,6 +150,16 @@ INLINE void store(void* base, int64_t offset, int64_t step, int count, V x) {
   }
 }
 
+// A vector of gradients. They are read next when all of them are there: many would only empty the caches.
+template <bool DENSE, typename stored, typename V>
+INLINE void store_gradient(const Node& node, void* base, int64_t offset, int64_t step, int count, V x) {
+  if constexpr (DENSE && std::is_same_v<stored, float>) {
+    float* to = static_cast<float*>(base) + offset;
+    if (node.outgrows_caches && reinterpret_cast<uintptr_t>(to) % BYTES == 0) return stream(to, x);
+  }
+  store<stored>(base, offset, DENSE ? 1 : step, count, x);
+}
+
 // Vectors are taken in blocks, and one stage is done for all of a block before the next: the operations of
 // a stage depend on each other in long chains, and those of different vectors overlap.
 constexpr int BLOCK = 8;
@@ -178,7 +212,7 @@ INLINE void read(const Node& node, int n, int64_t offset, int count, const Poten
 template <typename V>
 INLINE void divide(int n, const Potentials<V>& at) {
   V top = at.s[0], sum{}, end{};
-  for (int k = 1; k < n; ++k) top = at.s[k] > top ? at.s[k] : top;
+  for (int k = 1; k < n; ++k) top = larger(at.s[k], top);
   for (int k = 0; k < n; ++k) {
     at.s[k] = exponential_of_negative(at.s[k] - top);
     sum += at.s[k];
@@ -187,7 +221,7 @@ INLINE void divide(int n, const Potentials<V>& at) {
   for (int k = 0; k < n; ++k) {
     at.s[k] *= scale;
     end += at.s[k];
-    end = end > 1 ? V{} + 1 : end;
+    end = smaller(V{} + 1, end);
     at.knot[k] = k == n - 1 ? V{} + 1 : end;
   }
 }
@@ -281,7 +315,7 @@ INLINE void backward_step(const Node& node, int n, int64_t batch, int64_t row, i
       if (k < n - 1) at.d_s[k] += total * at.jump(k, at.knot[k]);
     }
     if (node.d_mean)
-      store<result>(node.d_mean, mean.at(batch, row, start), DENSE ? 1 : mean.element, count, total);
+      store_gradient<DENSE, result>(node, node.d_mean, mean.at(batch, row, start), mean.element, count, total);
   }
   // From knots to widths (a sum over the knots that come after), then through the softmax and the tanh.
   V after{}, common{};
@@ -292,9 +326,12 @@ INLINE void backward_step(const Node& node, int n, int64_t batch, int64_t row, i
   }
   for (int k = 0; k < n; ++k) {
     const int64_t here = into.at(batch, row, start) + k * into.segment;
-    store<stored>(node.d_slope, here, DENSE ? 1 : into.element, count, at.d_m[k] * (1 - at.m[k] * at.m[k]));
-    store<stored>(node.d_intercept, here, DENSE ? 1 : into.element, count, at.d_b[k]);
-    store<stored>(node.d_width, here, DENSE ? 1 : into.element, count, at.s[k] * (at.d_s[k] - common));
+    const auto put = [&](void* base, V x) {
+      store_gradient<DENSE, stored>(node, base, here, into.element, count, x);
+    };
+    put(node.d_slope, at.d_m[k] * (1 - at.m[k] * at.m[k]));
+    put(node.d_intercept, at.d_b[k]);
+    put(node.d_width, at.s[k] * (at.d_s[k] - common));
   }
 }
 

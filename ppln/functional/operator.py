@@ -60,7 +60,7 @@ class Layout(NamedTuple):
 
     def dense(self, x: Tensor, lead: int) -> Tensor:
         """x [*lead, *] as a contiguous tensor in this order: in its own memory where it lies so already."""
-        if self.order != list(range(len(self.order))):
+        if list(self.order) != list(range(len(self.order))):
             x = x.permute(*range(lead), *(d + lead for d in self.order))
         return x.contiguous()
 
@@ -132,9 +132,11 @@ def _usual(x: Tensor) -> Tensor:
 def _walk_separate(*coefficients: Tensor) -> tuple[list[Walk], Layout]:
     """The three as they are if they lie alike and in rows; else copies that do."""
     shape, strides = coefficients[0].shape, coefficients[0].stride()
-    # A stride in a dimension of size 1, or where nothing lies, means nothing, and contiguous() leaves it.
-    matter = [d for d, size in enumerate(shape) if size != 1 and 0 not in shape]
-    alike = all(x.stride(d) == strides[d] for x in coefficients[1:] for d in matter)
+    if all(x.is_contiguous() for x in coefficients):
+        length = prod(shape[2:])
+        walks = [Walk(x, 0, shape[1] * length, length, length, 1) for x in coefficients]
+        return walks, Layout(range(len(shape) - 2), 1, length)
+    alike = all(x.stride() == strides for x in coefficients)
     lie = _rows(shape[2:], strides[2:]) if alike else None
     if lie is None:
         return _walk_separate(*(x.contiguous() for x in coefficients))
@@ -187,7 +189,8 @@ def _node_fake(slope, intercept, width, t, mean, temperature, backend):
 
 def _node_gradients(layout, grad, slope, t, needs_mean, needs_t):
     lead, rest = slope.shape[:2], slope.shape[2:]
-    grads = [layout.empty(slope, lead, rest, slope.dtype) for _ in range(3)]
+    first = layout.empty(slope, lead, rest, slope.dtype)
+    grads = [first, *(new_empty(slope, first.shape, first.stride(), slope.dtype) for _ in range(2))]
     grad_mean = layout.empty(grad, lead[:1], rest, grad.dtype) if needs_mean else grad.new_empty(0)
     return *grads, grad_mean, t.new_zeros(t.shape if needs_t else 0)
 

@@ -65,6 +65,30 @@ def threads_used(monkeypatch):
     return used
 
 
+# Memory.
+
+
+@needs_kernel
+@pytest.mark.usefixtures("two_threads", "split_small_work")
+@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize(
+    "size", [3000, 3001]
+)  # rows that begin on the boundaries of vectors, and that do not
+def test_gradients_that_outgrow_the_caches_are_the_same(monkeypatch, level, size):
+    run, outgrown = cpu._run, []
+
+    def spy(node, _):
+        outgrown.append(node.outgrows_caches)
+        run(node, level)
+
+    monkeypatch.setattr(cpu, "_run", spy)
+    wanted = node(size=size)
+    monkeypatch.setattr(cpu, "_CACHES", 0)
+    for a, b in zip(node(size=size), wanted, strict=True):
+        assert torch.equal(a, b)
+    assert outgrown == [0, 0, 0, 1]
+
+
 # Threads.
 
 

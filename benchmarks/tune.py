@@ -2,9 +2,9 @@
 
     python benchmarks/tune.py benchmarks/results/tune.json --textures made+video
 
-Every network is trained for a part of the study's steps with each rate, then with the other loss and the rate
-that was best. Rows of studies.py have the best of these; those that change one of these rows have its.
-What the file has already is not tried again.
+Every network is trained for a part of the study's steps with each rate, with higher ones while the highest
+is best; then with the other loss and the rate that was best. Rows of studies.py have the best of these; those
+that change one of these rows have its. What the file has already is not tried again.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from ppln.engine.watch import NotFinite
 
 ROWS = (
     *("unet-blind", "unet-t", "unet-14", "ecir", "deblursr", "eslnet"),
-    *("ppln", "head-plain-told-t", "head-plain", "head-told-t", "head"),
+    *("ppln", "ppln-released", "head-plain-told-t", "head-plain", "head-told-t", "head"),
 )
 RATES = (1e-3, 3e-3, 1e-2)
 EDGES = (0.0, 2.0)  # weights of gradients in the loss
@@ -90,11 +90,16 @@ def main() -> None:
         content = {"about": about, "steps": given.steps, "tried": found}
         given.out.write_text(json.dumps(content, indent=1) + "\n")
 
+    def best_rate(key: str) -> float:
+        plain = [one for one in found[key] if one["edges"] == EDGES[0]]
+        return max(plain, key=lambda one: one["psnr"])["learning_rate"]
+
     for key in given.rows:
         for rate in RATES:
             attempt(key, rate, EDGES[0])
-        plain = [one for one in found[key] if one["edges"] == EDGES[0]]
-        attempt(key, max(plain, key=lambda one: one["psnr"])["learning_rate"], EDGES[1])
+        while (rate := best_rate(key)) == max(one["learning_rate"] for one in found[key]):
+            attempt(key, 3 * rate, EDGES[0])
+        attempt(key, rate, EDGES[1])
         print(f"{key}: {max(found[key], key=lambda one: one['psnr'])}", flush=True)
     shutil.rmtree(folder)
 

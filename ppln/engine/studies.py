@@ -69,14 +69,25 @@ _PLAIN: Settings = {"width": 48}
 _PPLN: Settings = {"width": 15}
 _PPLN_BARE: Settings = {"width": 16, "normalize": False}
 _HEAD: Settings = {"width": 48, "channels": 24, "layers": 4, "segments": 6, "plain": "hidden"}
-_CAREFUL: Settings = {"learning_rate": 3e-4, "clip_norm": 1.0}  # unrolled networks diverge easily
+
+# Learning rates and losses are what benchmarks/tune.py found best (benchmarks/results/tune.json). Rows that
+# change one of those it tries have its.
+_EDGES: Settings = {"edges": 2.0}  # the weight of gradients in the loss
 
 _SEGMENTS = (1, 2, 3, 10, 20)  # beside the 6 of "head"
 _TIMES = (1, 2, 8, 14)  # beside the 4 of "head"
 
 
-def _head(key: str, title: str, task: Settings | None = None, **options: Any) -> Row:
-    return Row(key, title, "deblur-ppln-head", {**_HEAD, **options}, task or {})
+def _rate(learning_rate: float) -> Settings:
+    return {"learning_rate": learning_rate}
+
+
+def _head(key: str, title: str, task: Settings | None = None, rate: float = 3e-3, **options: Any) -> Row:
+    return Row(key, title, "deblur-ppln-head", {**_HEAD, **options}, task or {}, _rate(rate))
+
+
+def _ppln(key: str, title: str, paper: Paper | None = None, **options: Any) -> Row:
+    return Row(key, title, "deblur-ppln", options, optimizer=_rate(3e-2), paper=paper)
 
 
 _OTHERS = (
@@ -117,7 +128,7 @@ _DEBLUR = Study(
             "eSL-Net",
             "deblur-eslnet",
             {"width": 480, "stride": 8},
-            optimizer=_CAREFUL,
+            optimizer={**_rate(3e-3), "clip_norm": 1.0},  # unrolled networks diverge easily
             paper=Paper(0.452, 14.938, 0.282),
         ),
         Row(
@@ -125,15 +136,24 @@ _DEBLUR = Study(
             "eSL-Net++",
             "deblur-eslnet-pp",
             {"width": 400, "stride": 8},
-            optimizer=_CAREFUL,
+            optimizer={**_rate(3e-3), "clip_norm": 1.0},  # unrolled networks diverge easily
             paper=Paper(0.385, 16.870, 0.363),
         ),
-        Row("ecir", "E-CIR", "deblur-ecir", _PLAIN, paper=Paper(0.207, 21.713, 0.609)),
+        Row(
+            "ecir",
+            "E-CIR",
+            "deblur-ecir",
+            _PLAIN,
+            optimizer=_rate(3e-3),
+            paper=Paper(0.207, 21.713, 0.609),
+        ),
         Row(
             "deblursr",
             "DeblurSR",
             "deblur-deblursr",
             {**_PLAIN, "features": 128},
+            _EDGES,
+            _rate(3e-3),
             paper=Paper(0.161, 23.912, 0.694),
         ),
         Row(
@@ -141,42 +161,39 @@ _DEBLUR = Study(
             "U-Net, not told the time (the paper's baseline)",
             "deblur-unet-blind",
             _PLAIN,
+            optimizer=_rate(9e-2),
             paper=Paper(0.334, 17.834, 0.508),
         ),
-        Row("unet-t", "U-Net, t as a channel", "deblur-unet-t", _PLAIN),
-        Row("unet-14", "U-Net, 14 outputs", "deblur-unet-14", _PLAIN),
-        Row(
+        Row("unet-t", "U-Net, t as a channel", "deblur-unet-t", _PLAIN, _EDGES, _rate(1e-2)),
+        Row("unet-14", "U-Net, 14 outputs", "deblur-unet-14", _PLAIN, optimizer=_rate(3e-2)),
+        _ppln(
             "ppln",
             "PPLN, the paper's: all layers PP, mean regressed",
-            "deblur-ppln",
-            {**_PPLN, "mean": "regressed"},
-            paper=Paper(0.152, 24.284, 0.728),
+            Paper(0.152, 24.284, 0.728),
+            **_PPLN,
+            mean="regressed",
         ),
-        Row("ppln-observed", "PPLN, mean observed", "deblur-ppln", {**_PPLN, "mean": "observed"}),
-        Row(
-            "ppln-no-normalization",
-            "PPLN, not normalised",
-            "deblur-ppln",
-            _PPLN_BARE,
-            paper=Paper(0.264, 19.721, 0.554),
-        ),
-        Row(
+        _ppln("ppln-observed", "PPLN, mean observed", **_PPLN, mean="observed"),
+        _ppln("ppln-no-normalization", "PPLN, not normalised", Paper(0.264, 19.721, 0.554), **_PPLN_BARE),
+        _ppln(
             "ppln-no-smoothing",
             "PPLN, not smoothed",
-            "deblur-ppln",
-            {**_PPLN, "mean": "regressed", "temperature": None},
-            paper=Paper(0.157, 23.994, 0.718),
+            Paper(0.157, 23.994, 0.718),
+            **_PPLN,
+            mean="regressed",
+            temperature=None,
         ),
-        Row(
-            "ppln-released",
-            "PPLN, semantics of the released code",
-            "deblur-ppln",
-            {**_PPLN, "semantics": "released"},
-        ),
+        _ppln("ppln-released", "PPLN, semantics of the released code", **_PPLN, semantics="released"),
         _head("head", "ours: U-Net run once, PP head"),
-        _head("head-plain-told-t", "ours with a plain head, told t", plain="all", around=False),
-        _head("head-plain", "ours with a plain head, told t and the events around it", plain="all"),
-        _head("head-told-t", "ours, not told the events around t", around=False),
+        _head("head-plain-told-t", "ours with a plain head, told t", _EDGES, plain="all", around=False),
+        _head(
+            "head-plain",
+            "ours with a plain head, told t and the events around it",
+            _EDGES,
+            1e-3,
+            plain="all",
+        ),
+        _head("head-told-t", "ours, not told the events around t", _EDGES, around=False),
         _head("head-pp", "ours, all layers of the head PP", plain="none"),
         _head("head-exact-times", "ours, t exact in training", jitter=0.0),
         _head("head-regressed", "ours, mean regressed", mean="regressed"),

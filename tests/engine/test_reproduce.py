@@ -430,6 +430,17 @@ def test_rows_of_deblurring_are_equally_large(row, tmp_path):
     assert built.task.train_samples == 12_288
 
 
+def test_rows_of_deblurring_are_tuned(tmp_path):
+    """They have the learning rate and the loss that were best, as benchmarks/tune.py wrote it down."""
+    file = Path(__file__).parents[2] / "benchmarks" / "results" / "tune.json"
+    rows = {row.key: row for row in STUDIES["deblur"].rows}
+    for key, tried in json.loads(file.read_text())["tried"].items():
+        best = max(tried, key=lambda one: one["psnr"])
+        train = train_settings(STUDIES["deblur"], rows[key], 0, Reproduce(out=tmp_path))
+        found = {"learning_rate": train.optimizer.learning_rate, "edges": train.task.edges}
+        assert found == pytest.approx({name: best[name] for name in found}), key
+
+
 def test_a_study_names_its_rows_once_and_no_others():
     for study in STUDIES.values():
         keys = [row.key for row in study.rows]

@@ -31,6 +31,7 @@ def new_empty(like: Tensor, shape: Sequence[int], strides: Sequence[int], dtype:
     """like.new_empty_strided(shape, strides, dtype=dtype), dense; on the CPU in kept memory if it is large.
 
     It is no view of another tensor: torch forbids to change in place the views that its operators make.
+    Memory that is kept cannot grow: torch refuses resize_ to more elements.
     """
     # A subclass may have no memory, nor a size that is known; in deterministic mode torch fills new memory.
     plain = type(like) is Tensor or type(like) is torch.nn.Parameter
@@ -58,5 +59,6 @@ def _new(size: int) -> mmap.mmap:
 
 def _keep(memory: mmap.mmap) -> None:
     size = len(memory)
-    if size + sum(kept * len(blocks) for kept, blocks in _kept.items()) <= _MOST:
+    # A list: other threads may keep something meanwhile.
+    if size + sum(kept * len(blocks) for kept, blocks in list(_kept.items())) <= _MOST:
         _kept.setdefault(size, []).append(memory)

@@ -73,6 +73,7 @@ _HEAD: Settings = {"width": 48, "channels": 24, "layers": 4, "segments": 6, "pla
 # Learning rates and losses are what benchmarks/tune.py found best (benchmarks/results/tune.json). Rows that
 # change one of those it tries have its.
 _EDGES: Settings = {"edges": 2.0}  # the weight of gradients in the loss
+_UNROLLED: Settings = {"learning_rate": 3e-3, "clip_norm": 1.0}  # such networks diverge easily
 
 _SEGMENTS = (1, 2, 3, 10, 20)  # beside the 6 of "head"
 _TIMES = (1, 2, 8, 14)  # beside the 4 of "head"
@@ -108,7 +109,6 @@ _DEBLUR = Study(
         },
         "optimizer": {
             "optimizer": "adam",
-            "learning_rate": 1e-3,
             "batch": 48,
             "steps": 1000,
             "schedule": "cosine",
@@ -128,7 +128,7 @@ _DEBLUR = Study(
             "eSL-Net",
             "deblur-eslnet",
             {"width": 480, "stride": 8},
-            optimizer={**_rate(3e-3), "clip_norm": 1.0},  # unrolled networks diverge easily
+            optimizer=_UNROLLED,
             paper=Paper(0.452, 14.938, 0.282),
         ),
         Row(
@@ -136,7 +136,7 @@ _DEBLUR = Study(
             "eSL-Net++",
             "deblur-eslnet-pp",
             {"width": 400, "stride": 8},
-            optimizer={**_rate(3e-3), "clip_norm": 1.0},  # unrolled networks diverge easily
+            optimizer=_UNROLLED,
             paper=Paper(0.385, 16.870, 0.363),
         ),
         Row(

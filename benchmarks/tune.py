@@ -3,8 +3,8 @@
     python benchmarks/tune.py benchmarks/results/tune.json --textures made+video
 
 Every network is trained for a part of the study's steps with each rate, with higher ones while the highest
-is best; then with the other loss and the rate that was best. Rows of studies.py have the best of these; those
-that change one of these rows have its. What the file has already is not tried again.
+is best; then with the other loss and the rate that was best. Rows of studies.py have what `choice` makes of
+these; those that change one of these rows have its. What the file has already is not tried again.
 """
 
 import argparse
@@ -26,11 +26,19 @@ from ppln.engine.train import train
 from ppln.engine.watch import NotFinite
 
 ROWS = (
-    *("unet-blind", "unet-t", "unet-14", "ecir", "deblursr", "eslnet"),
-    *("ppln", "ppln-released", "head-plain-told-t", "head-plain", "head-told-t", "head"),
+    *("unet-blind", "unet-t", "unet-14", "ecir", "deblursr", "eslnet", "eslnet-pp"),
+    *("ppln", "ppln-released", "head-plain", "head-plain-around", "head", "head-around"),
 )
 RATES = (1e-3, 3e-3, 1e-2)
 EDGES = (0.0, 2.0)  # weights of gradients in the loss
+CLOSE = 0.3  # dB
+
+
+def choice(tried: list[dict[str, Any]]) -> dict[str, Any]:
+    """The best loss, with the lowest rate that is close to the best: longer trainings want lower ones."""
+    best = max(tried, key=lambda one: one["psnr"])
+    close = [one for one in tried if one["edges"] == best["edges"] and one["psnr"] >= best["psnr"] - CLOSE]
+    return min(close, key=lambda one: one["learning_rate"])
 
 
 def main() -> None:
@@ -100,7 +108,7 @@ def main() -> None:
         while (rate := best_rate(key)) == max(one["learning_rate"] for one in found[key]):
             attempt(key, 3 * rate, EDGES[0])
         attempt(key, rate, EDGES[1])
-        print(f"{key}: {max(found[key], key=lambda one: one['psnr'])}", flush=True)
+        print(f"{key}: {choice(found[key])}", flush=True)
     shutil.rmtree(folder)
 
 

@@ -367,9 +367,9 @@ class _Runner:
         """What makes samples: they are kept from training to training as long as the data are the same."""
         if not settings.machine.keep_samples:
             return None
-        # How many of a sample's time stamps are used is decided after it was made.
-        field = {"times_per_sample": 1} if hasattr(settings.task, "times_per_sample") else {}
-        data = replace(settings.task, **field)
+        # Which of a sample's frames are compared, and how, is decided after it was made.
+        later = {f.name: f.default for f in fields(settings.task) if f.name in ("times_per_sample", "edges")}
+        data = replace(settings.task, **later)
         if self.pool is None or self.pool[0] != data:
             self.pool = None  # its memory is free before the new one's is taken
             gc.collect()

@@ -22,7 +22,7 @@ from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, balanced, sig
 from ppln.models.layout import interpolate, repeat, unit_times
 
 # Of the energy that `search` minimises, as it works best on synthetic scenes of the training split.
-AGREEMENT = 6.0  # the weight of the correlation
+AGREEMENT = 2.5  # the weight of the correlation
 DECAY = 40.0  # of an event's weight in the map of edges, per exposure
 DARK = 0.02  # light that is added before logarithms: noise in the dark is no edge
 
@@ -86,8 +86,9 @@ class DeblurEDI(Deblurrer):
         The energy is the logarithm of the total variation of log L, less the correlation of the edges of
         log L with those that events show: its mean over both ends of the exposure, where L differs most from
         the blurry frame. In the paper it is of L, not log L, at one time, with a plain total variation and a
-        sum of products; that found worse contrasts for synthetic scenes. A grid of contrasts is tried, then a
-        golden section goes on around the best (in the paper: a Fibonacci search).
+        sum of products; that found worse contrasts for synthetic scenes. Here log L is smoothed, too: else,
+        the noisier the blurry frame is, the larger the contrast that hides its noise. A grid of contrasts is
+        tried, then a golden section goes on around the best (in the paper: a Fibonacci search).
         """
         x = x.detach().to(torch.promote_types(x.dtype, torch.float32))
         count, blurry = _below_peak(x), x[:, -1:].clamp(min=0)
@@ -95,7 +96,7 @@ class DeblurEDI(Deblurrer):
 
         def energy(log_contrast: Tensor) -> Tensor:  # [B] -> [B]
             ratio = self._log_ratio(count, log_contrast.exp())[:, ::BINS, 0].exp()  # [B, 2, H, W]
-            sharp = (blurry * ratio + DARK).log()
+            sharp = _smoothed((blurry * ratio + DARK).log())
             agreement = _correlation(_edges(sharp), shown)
             return (_total_variation(sharp).clamp(min=1e-6).log() - AGREEMENT * agreement).mean(1)
 
@@ -153,7 +154,7 @@ def _event_edges(x: Tensor) -> Tensor:
     age = (torch.arange(BINS, dtype=x.dtype, device=x.device) + 0.5) / BINS
     weight = (-DECAY * age).exp()[:, None, None]
     near = torch.stack([(events * weight).sum(1), (events * weight.flip(0)).sum(1)], 1)
-    smooth = _smooth(_smooth(F.pad(near, (1, 1, 1, 1), mode="replicate"), -1), -2)
+    smooth = _smoothed(near)
     return smooth / smooth.abs().amax((-2, -1), keepdim=True).clamp(min=1e-6)
 
 
@@ -166,6 +167,11 @@ def _edges(y: Tensor) -> Tensor:
     """Magnitude of the Sobel gradient of images [B, C, H, W] -> [B, C, H, W]"""
     y = F.pad(y, (1, 1, 1, 1), mode="replicate")
     return (_smooth(_slope(y, -1), -2).square() + _smooth(_slope(y, -2), -1).square()).sqrt()
+
+
+def _smoothed(y: Tensor) -> Tensor:
+    """Images [B, C, H, W], by the deviation of 0.7 pixels"""
+    return _smooth(_smooth(F.pad(y, (1, 1, 1, 1), mode="replicate"), -1), -2)
 
 
 def _smooth(y: Tensor, dim: int) -> Tensor:

@@ -174,6 +174,13 @@ def test_the_contrast_of_a_camera_is_found(threshold: float):
     assert quality(DeblurEDI()(x, grid(x))[:, :, 0], sharp) > quality(blurry, sharp) + 2
 
 
+def test_noise_of_the_frame_is_not_taken_for_contrast():
+    x, _ = scenes(0.2)
+    noisy = x.clone()
+    noisy[:, -1] += 0.02 * torch.randn(noisy[:, -1].shape, generator=torch.Generator().manual_seed(0))
+    assert 0.2 / 1.4 < DeblurEDI().search(noisy).median() < 1.4 * 0.2
+
+
 def test_the_golden_section_finds_what_a_fine_grid_finds(monkeypatch):
     x, _ = scenes(0.2)
     found = DeblurEDI().search(x)

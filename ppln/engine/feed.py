@@ -71,7 +71,7 @@ def maker(source: Source, size: int, device: torch.device, *, keep: bool = False
     # Some sources have a faster way for many batches of one size on a GPU.
     fast = getattr(source, "maker", None) if device.type == "cuda" else None
     make = fast(size * per_making(size), device) if fast else partial(source.batch, device=device)
-    return _Kept(make, len(source), device) if keep else make
+    return Kept(make, len(source), device) if keep else make
 
 
 class Feed(Dataset[Batch]):
@@ -171,23 +171,23 @@ def _as_it_is(batch: Batch) -> Batch:
     return batch
 
 
-class _Kept:
-    """Keeps every sample that was made, on the device."""
+class Kept:
+    """Keeps every sample that was made, on the device, in `kept`."""
 
     def __init__(self, make: Make, length: int, device: torch.device) -> None:
         self._make, self._device = make, device
         self._have = np.zeros(length, dtype=bool)
-        self._kept: Any = None  # like what is made, [length, ...]
+        self.kept: Any = None  # like what is made, [length, ...]
 
     def __call__(self, indices: list[int]) -> Any:
         missing = [index for index in dict.fromkeys(indices) if not self._have[index]]
         if missing:
             made = self._make(missing)
-            if self._kept is None:
-                self._kept = type(made)(*(x.new_empty(len(self._have), *x.shape[1:]) for x in made))
+            if self.kept is None:
+                self.kept = type(made)(*(x.new_empty(len(self._have), *x.shape[1:]) for x in made))
             where = torch.tensor(missing).to(self._device)
-            for kept, new in zip(self._kept, made, strict=True):
+            for kept, new in zip(self.kept, made, strict=True):
                 kept[where] = new
             self._have[missing] = True
         where = torch.tensor(indices).to(self._device)
-        return type(self._kept)(*(kept[where] for kept in self._kept))
+        return type(self.kept)(*(kept[where] for kept in self.kept))

@@ -112,7 +112,7 @@ def reproduce(
 
     say: told a line now and then. add: study.json files of other portions, whose results are added first.
     """
-    runner = _Runner(study, how, say)
+    runner = Runner(study, how, say)
     how.out.mkdir(parents=True, exist_ok=True)
     with _alone(how.out):
         if add:
@@ -192,7 +192,9 @@ def _with_source(task: Task, source: Source) -> Task:
     return kind(**{field.name: getattr(task, field.name) for field in fields(task)})
 
 
-class _Runner:
+class Runner:
+    """What `reproduce` does, in steps: benchmarks/study.py has several of them at work."""
+
     def __init__(self, study: Study, how: Reproduce, say: Callable[[str], None]) -> None:
         self.study, self.how, self.say = study, how, say
         self.deadline = math.inf if how.minutes is None else time.monotonic() + 60 * how.minutes
@@ -205,6 +207,21 @@ class _Runner:
         self.results: Results = {}
 
     def run(self) -> Done:
+        jobs = self.begin()
+        now: list[tuple[str, int]] = []
+        for row, seed in jobs:
+            if time.monotonic() >= self.deadline:
+                break
+            try:
+                if self.attempt(row, seed):
+                    now.append((row.key, seed))
+            except OutOfTime:
+                break
+        left = [(row.key, seed) for row, seed in jobs if (row.key, seed) not in now]
+        return Done(now, left)
+
+    def begin(self) -> list[tuple[Row, int]]:
+        """Read what was done -> what is left to do."""
         if self.file.exists():
             before = portions.read(self.file)
             self.results = {(result["row"], result["seed"]): result for result in before["results"]}
@@ -216,21 +233,17 @@ class _Runner:
                 )
         jobs = [(row, seed) for row, seed in self._jobs() if not self._is_done(row, seed)]
         self._write()  # titles and tables may be new
-        now: list[tuple[str, int]] = []
-        for row, seed in jobs:
-            if time.monotonic() >= self.deadline:
-                break
-            try:
-                self._do(row, seed)
-            except OutOfTime:
-                break
-            except NotFinite as error:  # others may do better
-                self.say(f"{row.key}, seed {seed}: {error}")
-                continue
-            now.append((row.key, seed))
-            self.say(f"{row.key}, seed {seed}: {self._line(row, seed)}")
-        left = [(row.key, seed) for row, seed in jobs if (row.key, seed) not in now]
-        return Done(now, left)
+        return jobs
+
+    def attempt(self, row: Row, seed: int) -> bool:
+        """Train and evaluate, and write it down -> whether it went well"""
+        try:
+            self._do(row, seed)
+        except NotFinite as error:  # others may do better
+            self.say(f"{row.key}, seed {seed}: {error}")
+            return False
+        self.say(f"{row.key}, seed {seed}: {self._line(row, seed)}")
+        return True
 
     def _chosen(self) -> list[Row]:
         rows = {row.key: row for row in self.study.rows}
@@ -367,9 +380,7 @@ class _Runner:
         """What makes samples: they are kept from training to training as long as the data are the same."""
         if not settings.machine.keep_samples:
             return None
-        # Which of a sample's frames are compared, and how, is decided after it was made.
-        later = {f.name: f.default for f in fields(settings.task) if f.name in ("times_per_sample", "edges")}
-        data = replace(settings.task, **later)
+        data = of_samples(settings.task)
         if self.pool is None or self.pool[0] != data:
             self.pool = None  # its memory is free before the new one's is taken
             gc.collect()
@@ -457,6 +468,12 @@ def _deciding(values: Mapping[str, Any]) -> Plain:
     model = {name: values["model"][name] for name in ("name", "options")}
     parts = {"task": values["task"], "model": model, "optimizer": values["optimizer"]}
     return json.loads(json.dumps({**parts, "precision": values["machine"]["precision"]}))
+
+
+def of_samples(task: Task) -> Task:
+    """The same for tasks with the same samples: which frames are compared, and how, is decided later."""
+    later = {f.name: f.default for f in fields(task) if f.name in ("times_per_sample", "edges")}
+    return replace(task, **later)
 
 
 def _of_data(task: Task) -> Plain:

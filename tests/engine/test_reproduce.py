@@ -112,7 +112,7 @@ def test_a_study_is_done_once(tmp_path, monkeypatch):
     working = (1 - float(logged["data_wait"])) / float(logged["samples_per_s"])
     assert training["seconds"] == pytest.approx(24 * working)
 
-    monkeypatch.setattr(reproduce._Runner, "_do", lambda *_: pytest.fail("done twice"))
+    monkeypatch.setattr(reproduce.Runner, "_do", lambda *_: pytest.fail("done twice"))
     done, _ = run(out)
     assert done.now == []
     assert done.left == []
@@ -294,7 +294,7 @@ def test_two_do_not_share_a_folder(tmp_path):
 def test_a_new_test_set_needs_no_training(tmp_path, monkeypatch):
     run(tmp_path, seeds=(0,))
     before = figures(tmp_path)
-    monkeypatch.setattr(reproduce._Runner, "_train", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(reproduce.Runner, "_train", lambda *_: pytest.fail("trained"))
     study = replace(TINY, sets={**TINY.sets, "one": {"val_samples": 1}})
     done, _ = run(tmp_path, study, seeds=(0,))
     assert len(done.now) == 2
@@ -417,6 +417,29 @@ def test_deblurring_as_from_the_command_line(tmp_path):
 
     want = psnr(to_uint8(sample.blurry.expand_as(sample.sharp) * 255), to_uint8(sample.sharp * 255)).mean()
     assert blurry["sets"]["scenes"]["metrics"]["psnr"] == pytest.approx(float(want), abs=1e-3)
+
+
+def test_several_trainings_at_once(tmp_path):
+    """benchmarks/study.py finds what `reproduce` finds, and goes on where it stopped."""
+    small = {"steps": 2, "batch": 2, "size": 32, "train_samples": 4, "val_samples": 1, "test_samples": 1}
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in small.items()]
+    words += ["--device=cpu", "--precision=32", "--textures=scikit-image", "--processes=2", "--minutes=9"]
+    script = Path(__file__).parents[2] / "benchmarks" / "study.py"
+
+    def portion(*rows: str) -> str:
+        command = [sys.executable, str(script), str(tmp_path / "several"), *words, "--rows", *rows]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    assert "3 rows and seeds are left" in portion("unet-14")
+    assert "0 rows and seeds are left" in portion("unet-14")
+    options = {**small, "rows": ("unet-14",), "precision": "32", "textures": "scikit-image"}
+    run(tmp_path / "alone", STUDIES["deblur"], **options)
+    found, wanted = (figures(tmp_path / name) for name in ("several", "alone"))
+    assert found.keys() == {("unet-14", 0), ("unet-14", 1), ("unet-14", 2)}
+    for key, (loss, _, sets) in wanted.items():  # processes may have other numbers of threads
+        assert found[key][0] == pytest.approx(loss, rel=1e-5)
+        for name, metrics in sets.items():
+            assert found[key][2][name] == pytest.approx(metrics, rel=1e-4)
 
 
 @pytest.mark.parametrize("row", STUDIES["deblur"].rows, ids=lambda row: row.key)

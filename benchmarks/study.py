@@ -1,0 +1,161 @@
+"""A portion of the deblurring study on one GPU, several trainings at once, on samples that are made once.
+
+    nvidia-cuda-mps-control -d
+    python benchmarks/study.py OUT --minutes 9 --add benchmarks/results/study.json --textures made+video
+
+It does what `ppln reproduce deblur` does, but faster: trainings fill the gaps that others leave on the GPU.
+This needs NVIDIA's MPS, which the first line starts: without it, processes take turns.
+
+Nothing is begun for which there is too little time, by what the row took before.
+"""
+
+import argparse
+import time
+import traceback
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+
+from ppln.engine import portions
+from ppln.engine.feed import Kept, maker
+from ppln.engine.reproduce import OutOfTime, Reproduce, Runner, of_samples, train_settings
+from ppln.engine.studies import STUDIES, Row
+from ppln.tasks import Task
+
+STUDY = STUDIES["deblur"]
+UNKNOWN = 120  # seconds that a training may take, where none of its row is known
+ENDING = 20  # and its evaluation
+
+
+@dataclass
+class Job:
+    key: str
+    seed: int
+    seconds: float
+
+
+class Ready:
+    """Samples that another process has made, on the same GPU."""
+
+    def __init__(self, samples: Any) -> None:
+        self.samples = samples
+
+    def __call__(self, indices: list[int]) -> Any:
+        where = torch.tensor(indices).to(self.samples[0].device)
+        return type(self.samples)(*(part[where] for part in self.samples))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--add", type=Path, nargs="*", default=())
+    parser.add_argument("--rows", nargs="*", default=())
+    parser.add_argument("--windows", nargs="*", default=())
+    parser.add_argument("--textures")
+    for name in ("steps", "batch", "train-samples", "val-samples", "test-samples", "size"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--precision", choices=("32", "tf32", "bf16"))
+    given = vars(parser.parse_args())
+    processes, add, end = given.pop("processes"), given.pop("add"), time.time() + 60 * given["minutes"]
+    how = Reproduce(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+    how.out.mkdir(parents=True, exist_ok=True)
+    file = how.out / portions.FILE
+    if add:
+        portions.write(file, portions.merge([*add, *([file] if file.exists() else [])]))
+    runner = Runner(STUDY, how, print)
+    left = runner.begin()
+    took: dict[str, float] = {}
+    for result in runner.results.values():
+        if result["training"]:
+            took[result["row"]] = max(took.get(result["row"], 0), result["training"]["seconds"])
+    rows = {row.key: row for row in STUDY.rows}
+    first = next(row for row in STUDY.rows if row.trained)
+    data = samples_of(first, how)
+    # Those of other samples come last: each process makes these for itself.
+    left.sort(key=lambda job: job[0].trained and samples_of(job[0], how) != data)
+    jobs = [
+        Job(row.key, seed, (took.get(row.key, UNKNOWN) if row.trained else 0) + ENDING) for row, seed in left
+    ]
+    print(f"{len(jobs)} rows and seeds are left")
+    if not jobs:
+        return
+    samples = make_all(first, how)
+    mp.set_start_method("spawn")
+    folders = [how.out / f"process-{k}" for k in range(processes)]
+    with mp.Manager() as manager:
+        shared, lock = manager.list(jobs), mp.Lock()
+        workers = [
+            mp.Process(target=work, args=(replace(how, out=folder), shared, lock, end, data, samples, rows))
+            for folder in folders
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(max(1, end + ENDING - time.time()))
+            worker.kill()
+    parts = [folder / portions.FILE for folder in folders]
+    portions.write(file, portions.merge([file, *(part for part in parts if part.exists())]))
+    print(f"{len(portions.read(file)['results'])} rows and seeds are done: {file}")
+
+
+def samples_of(row: Row, how: Reproduce) -> Task:
+    return of_samples(train_settings(STUDY, row, 0, how).task)
+
+
+def make_all(row: Row, how: Reproduce) -> Any:
+    settings = train_settings(STUDY, row, 0, how)
+    source, start = settings.task.source("train"), time.time()
+    make = maker(source, settings.optimizer.batch, torch.device(how.device), keep=True)
+    assert isinstance(make, Kept)
+    for first in range(0, len(source), 240):
+        make(list(range(first, min(first + 240, len(source)))))
+    if how.device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    print(f"samples: {time.time() - start:.0f} s", flush=True)
+    return make.kept
+
+
+def work(
+    how: Reproduce,
+    jobs: Any,
+    lock: Any,
+    end: float,
+    data: Task,
+    samples: Any,
+    rows: dict[str, Row],
+) -> None:
+    def say(text: str) -> None:
+        print(f"{how.out.name}, {end - time.time():.0f} s left: {text}", flush=True)
+
+    how.out.mkdir(parents=True, exist_ok=True)
+    runner = Runner(STUDY, replace(how, minutes=(end - time.time()) / 60), say)
+    runner.pool = data, Ready(samples)
+    while (job := take(jobs, lock, end - time.time())) is not None:
+        try:
+            runner.attempt(rows[job.key], job.seed)
+        except OutOfTime:
+            return say(f"{job.key}, seed {job.seed}: not finished")
+        except Exception:  # the others go on
+            traceback.print_exc()
+        if how.device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def take(jobs: Any, lock: Any, left: float) -> Job | None:
+    """The first for which there is time, which no one else will take."""
+    with lock:
+        job = next((job for job in jobs if job.seconds < left), None)
+        if job is not None:
+            jobs.remove(job)
+        return job
+
+
+if __name__ == "__main__":
+    main()

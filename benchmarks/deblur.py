@@ -61,7 +61,7 @@ def main(out: Path) -> None:
             }
         )
         print(json.dumps(results[-1], indent=1), flush=True)
-    about = {key: value for key, value in config.about().items() if key != "command"}
+    about = config.about(command=False)
     out.write_text(
         json.dumps({"about": about, "threads": torch.get_num_threads(), "result": results}, indent=1) + "\n"
     )

@@ -87,7 +87,7 @@ def main() -> None:
     }
     for name in films:
         means[name]["deviation"] = max(row[name]["deviation"] for row in rows)
-    about = {key: value for key, value in config.about().items() if key != "command"}
+    about = config.about(command=False)
     given.out.write_text(
         json.dumps({"about": about, "frames": len(rows), "mean": means, "rows": rows}, indent=1) + "\n"
     )

@@ -41,7 +41,7 @@ def main(folder: Path, out: Path) -> None:
         values = {"on": found[0], "off": found[1], "correlation": correlation}
         rows.append({"black": black, **{name: float(value) for name, value in values.items()}})
         print({name: round(value, 3) for name, value in rows[-1].items()})
-    about = {key: value for key, value in config.about().items() if key != "command"}
+    about = config.about(command=False)
     result = {"about": about, "positive_per_negative": on / off, "rows": rows}
     print(f"{on / off:.3f} positive events for each negative one")
     out.write_text(json.dumps(result, indent=1) + "\n")

@@ -199,7 +199,7 @@ def main(out: Path) -> None:
             result: Any = [on_gpu(Path(folder), keep=False), on_gpu(Path(folder), keep=True)]
         else:
             result = on_cpu(Path(folder))
-    report = {"about": {k: v for k, v in config.about().items() if k != "command"}, "result": result}
+    report = {"about": config.about(command=False), "result": result}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(result, indent=1))

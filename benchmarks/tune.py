@@ -69,7 +69,7 @@ def main() -> None:
         if before["steps"] != given.steps:
             parser.error(f"{given.out} is of {before['steps']} steps; give another file, or --steps as there")
         found = before["tried"]
-    about = {key: value for key, value in config.about().items() if key != "command"}
+    about = config.about(command=False)
     make = None
 
     def attempt(key: str, rate: float, edges: float) -> None:

@@ -409,8 +409,11 @@ def write(path: Path, config: Train, about: Mapping[str, Any]) -> None:
         aside.write_text(text, encoding="utf-8")
 
 
-def about() -> dict[str, Any]:
-    """What else decides a result: versions, the machine, the command. The seed is among the settings."""
+def about(*, command: bool = True) -> dict[str, Any]:
+    """What else decides a result: versions, the machine, the command. The seed is among the settings.
+
+    command: False in files to be published, as folders of the machine may be in it.
+    """
     versions = {}
     for name in ("ppln", "torch", "numpy", "lightning_fabric", "safetensors"):
         try:
@@ -420,7 +423,7 @@ def about() -> dict[str, Any]:
     gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": list(sys.argv),
+        **({"command": list(sys.argv)} if command else {}),
         "versions": {"python": platform.python_version(), **versions},
         "git": _git(Path(__file__).parents[1]),
         "platform": platform.platform(),

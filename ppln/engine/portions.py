@@ -5,6 +5,7 @@ study = merge([Path("a/study.json"), Path("b/study.json")])
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -37,8 +38,10 @@ def read(path: Path) -> Plain:
 def write(path: Path, study: Mapping[str, Any]) -> None:
     """It is there whole or not at all."""
     content = {"format": _FORMAT, "version": _VERSION, **config.plain(study)}
+    text = json.dumps(content, indent=1, allow_nan=False)
+    text = re.sub(r"(?<=\[)[-+.\de,\s]+(?=\])", lambda found: " ".join(found[0].split()), text)  # in one line
     with put_in_place(path) as aside:
-        aside.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        aside.write_text(text + "\n", encoding="utf-8")
 
 
 def merge(files: Sequence[Path]) -> Plain:

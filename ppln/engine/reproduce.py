@@ -370,7 +370,8 @@ class Runner:
                 torch.cuda.synchronize()  # samples that were made ahead are there before others read them
         validation = {name: _number(value) for name, value in loop.metrics.items()}
         on = torch.cuda.get_device_name() if fabric.device.type == "cuda" else "CPU"
-        told = {**_from_log(folder, settings), "on": on, "validation": validation, "about": config.about()}
+        about = config.about(command=False)
+        told = {**_from_log(folder, settings), "on": on, "validation": validation, "about": about}
         with put_in_place(folder / "trained.json") as aside:
             aside.write_text(json.dumps(config.plain(told), indent=1, allow_nan=False) + "\n")
         net, card, *_ = find(folder)

@@ -193,11 +193,11 @@ _DEBLUR = Study(
         _ppln("ppln-released", "PPLN, semantics of the released code", **_PPLN, semantics="released"),
         _head(
             "head-around",
-            "ours: U-Net run once, PP head, told the events around t",
+            "ours: PP head, told the events around t",
             {"edges": 0.0},
             around=True,
         ),
-        _head("head", "ours, told t alone"),
+        _head("head", "ours, told t alone: n = 6, 4 time stamps a sample"),
         _head("head-plain", "plain head, told t alone", plain="all"),
         _head(
             "head-plain-around",
@@ -212,10 +212,7 @@ _DEBLUR = Study(
         _head("head-no-normalization", "t alone, not normalised", mean="none"),
         _head("head-no-smoothing", "t alone, not smoothed", temperature=None),
         *(_head(f"head-segments-{n}", f"t alone, n = {n}", segments=n) for n in _SEGMENTS),
-        *(
-            _head(f"head-times-{n}", f"t alone, {n} time stamps a sample", {"times_per_sample": n})
-            for n in _TIMES
-        ),
+        *(_head(f"head-times-{n}", f"t alone, {n} time stamps", {"times_per_sample": n}) for n in _TIMES),
         _head("head-of-27", "t alone, frames at 27 times", {"train_times": 27}),
     ),
     tables=(

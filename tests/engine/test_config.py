@@ -503,6 +503,7 @@ def test_about():
     found = config.about()
     assert found["versions"]["torch"] == torch.__version__
     assert found["command"] == sys.argv
+    assert "command" not in config.about(command=False)
     assert found["cpus"] >= 1
     assert json.loads(json.dumps(found)) == found
 

@@ -1,4 +1,4 @@
-"""PP layers of every kind, and what they give: torch's functional layers, a map at a time, then the reference.
+"""PP layers of every kind, and what they give: torch's own functions, map by map, then the reference node.
 
 The layout is written here once more, on purpose: the outputs of a layer are [groups, maps, channels/groups],
 maps in the order slopes (n), intercepts (n), widths (n), mean (1, unless normalize=False).

@@ -12,6 +12,7 @@ Nothing is begun for which there is too little time, by what the row took before
 import argparse
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ import torch.multiprocessing as mp
 
 from ppln.engine import portions
 from ppln.engine.feed import Kept, maker
-from ppln.engine.reproduce import OutOfTime, Reproduce, Runner, of_samples, train_settings
+from ppln.engine.reproduce import OutOfTime, Reproduce, Runner, alone, of_samples, train_settings
 from ppln.engine.studies import STUDIES, Row
+from ppln.files import make_folder
 from ppln.tasks import Task
 
 STUDY = STUDIES["deblur"]
@@ -62,14 +64,24 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--precision", choices=("32", "tf32", "bf16"))
     given = vars(parser.parse_args())
-    processes, add, end = given.pop("processes"), given.pop("add"), time.time() + 60 * given["minutes"]
+    processes, add = given.pop("processes"), given.pop("add")
     how = Reproduce(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
-    how.out.mkdir(parents=True, exist_ok=True)
-    file = how.out / portions.FILE
-    if add:
-        portions.write(file, portions.merge([*add, *([file] if file.exists() else [])]))
+    make_folder(how.out)
+    with alone(how.out):
+        portion(how, processes, add, time.time() + 60 * given["minutes"])
+
+
+def portion(how: Reproduce, processes: int, add: Sequence[Path], end: float) -> None:
+    file, folders = how.out / portions.FILE, [how.out / f"process-{k}" for k in range(processes)]
+    put_together(file, add)
     runner = Runner(STUDY, how, print)
     left = runner.begin()
+    for row, seed in left:
+        if (row.key, seed) in runner.results:
+            raise SystemExit(
+                f"{file} has {row.key}, seed {seed}, but not on all of these test sets; it would have to be "
+                "trained again: give the same --windows as before, or another OUT"
+            )
     took: dict[str, float] = {}
     for result in runner.results.values():
         if result["training"]:
@@ -87,7 +99,6 @@ def main() -> None:
         return
     samples = make_all(first, how)
     mp.set_start_method("spawn")
-    folders = [how.out / f"process-{k}" for k in range(processes)]
     with mp.Manager() as manager:
         shared, lock = manager.list(jobs), mp.Lock()
         workers = [
@@ -99,9 +110,17 @@ def main() -> None:
         for worker in workers:
             worker.join(max(1, end + ENDING - time.time()))
             worker.kill()
-    parts = [folder / portions.FILE for folder in folders]
-    portions.write(file, portions.merge([file, *(part for part in parts if part.exists())]))
+    put_together(file)
     print(f"{len(portions.read(file)['results'])} rows and seeds are done: {file}")
+
+
+def put_together(file: Path, add: Sequence[Path] = ()) -> None:
+    """What processes have found, these or those of a portion that was killed, and what is added."""
+    found = list(file.parent.glob(f"process-*/{portions.FILE}"))
+    if add or found:
+        portions.write(file, portions.merge([*add, *([file] if file.exists() else []), *found]))
+    for part in found:
+        part.unlink()
 
 
 def samples_of(row: Row, how: Reproduce) -> Task:
@@ -135,7 +154,7 @@ def work(
         print(f"{how.out.name}, {end - time.time():.0f} s left: {text}", flush=True)
 
     how.out.mkdir(parents=True, exist_ok=True)
-    runner = Runner(STUDY, replace(how, minutes=(end - time.time()) / 60), say)
+    runner = Runner(STUDY, replace(how, minutes=max(0, end - time.time()) / 60), say)
     runner.pool = data, Ready(samples)
     while (job := take(jobs, lock, end - time.time())) is not None:
         try:

@@ -2,9 +2,9 @@
 
     python benchmarks/tune.py benchmarks/results/tune.json --textures made+video
 
-Every network is trained for a part of the study's steps with each rate, with higher ones while the highest
-is best; then with the other loss and the rate that was best. Rows of studies.py have what `choice` makes of
-these; those that change one of these rows have its. What the file has already is not tried again.
+Every network is trained for a part of the study's steps with each rate, with more while the lowest or the
+highest is best; then with the other loss and the rate that was best. Rows of studies.py have what `choice`
+makes of these; those that change one of these rows have its. What the file has already is not tried again.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from ppln.engine.reproduce import Reproduce, train_settings
 from ppln.engine.studies import STUDIES
 from ppln.engine.train import train
 from ppln.engine.watch import NotFinite
+from ppln.files import put_in_place
 
 ROWS = (
     *("unet-blind", "unet-t", "unet-14", "ecir", "deblursr", "eslnet", "eslnet-pp"),
@@ -64,10 +65,18 @@ def main() -> None:
     )
     rows = {row.key: row for row in STUDIES["deblur"].rows}
     found: dict[str, list[dict[str, Any]]] = {}
+    budget = {
+        "steps": given.steps,
+        "batch": given.batch,
+        "samples": given.samples,
+        "size": given.size,
+        "textures": given.textures,
+        "precision": given.precision,
+    }
     if given.out.exists():
         before = json.loads(given.out.read_text())
-        if before["steps"] != given.steps:
-            parser.error(f"{given.out} is of {before['steps']} steps; give another file, or --steps as there")
+        if before["budget"] != budget:
+            parser.error(f"{given.out} is of {before['budget']}; give another file, or the same options")
         found = before["tried"]
     about = config.about(command=False)
     make = None
@@ -95,18 +104,23 @@ def main() -> None:
         seconds = round(time.perf_counter() - start, 1)
         tried.append({"learning_rate": rate, "edges": edges, "psnr": psnr, "seconds": seconds})
         print(key, tried[-1], flush=True)
-        content = {"about": about, "steps": given.steps, "tried": found}
-        given.out.write_text(json.dumps(content, indent=1) + "\n")
+        content = {"about": about, "budget": budget, "tried": found}
+        with put_in_place(given.out) as aside:
+            aside.write_text(json.dumps(content, indent=1) + "\n")
 
     def best_rate(key: str) -> float:
         plain = [one for one in found[key] if one["edges"] == EDGES[0]]
         return max(plain, key=lambda one: one["psnr"])["learning_rate"]
 
+    def extremes(key: str) -> tuple[float, float]:
+        rates = [one["learning_rate"] for one in found[key] if one["edges"] == EDGES[0]]
+        return min(rates), max(rates)
+
     for key in given.rows:
         for rate in RATES:
             attempt(key, rate, EDGES[0])
-        while (rate := best_rate(key)) == max(one["learning_rate"] for one in found[key]):
-            attempt(key, 3 * rate, EDGES[0])
+        while (rate := best_rate(key)) in (ends := extremes(key)):
+            attempt(key, rate / 3 if rate == ends[0] else 3 * rate, EDGES[0])
         attempt(key, rate, EDGES[1])
         print(f"{key}: {choice(found[key])}", flush=True)
     shutil.rmtree(folder)

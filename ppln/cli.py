@@ -29,6 +29,8 @@ def main() -> None:
         sys.exit(f"ppln: there is no command {name!r}; there are: {', '.join(_COMMANDS)}")
     else:
         message, code = "", 0
+        alone = threading.current_thread() is threading.main_thread()
+        before = signal.signal(signal.SIGTERM, _terminate) if alone else None
         try:
             _import_first(name)
             _COMMANDS[name][1](arguments)
@@ -37,6 +39,9 @@ def main() -> None:
             if debug or not message:
                 raise
             message = f"ppln {name}: {message}"
+        finally:
+            if alone:
+                signal.signal(signal.SIGTERM, before)
         if "ppln.engine.fabric" in sys.modules:  # else there is one process
             from ppln.engine.fabric import leave
 
@@ -46,6 +51,14 @@ def main() -> None:
         if code:
             print(message, file=sys.stderr)
             sys.exit(code)
+
+
+class _Terminated(SystemExit):
+    """By SIGTERM. What was begun is cleared away, as it is after Ctrl-C."""
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise _Terminated(143)
 
 
 def _import_first(name: str) -> None:
@@ -76,13 +89,15 @@ _LESS_MEMORY = {
 
 def _explain(error: BaseException, name: str) -> tuple[str, int]:
     """What went wrong and what to do, in a line, and the exit code; nothing for what nobody foresaw."""
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()).replace("overwrite=True", "--overwrite")
     if isinstance(error, ModuleNotFoundError) and "pip install" not in text:
         return f"{text}; run: pip install 'ppln[all]'", 1
     if isinstance(error, ValueError | OSError | ModuleNotFoundError):
         return text, 1
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", 130
+    if isinstance(error, _Terminated):
+        return "terminated", 143
     kind = type(error).__name__
     if kind == "Interrupted":  # by kind: what defines them takes seconds to import
         return text, error.code  # type: ignore[attr-defined]
@@ -162,7 +177,8 @@ def _deblur(arguments: list[str]) -> None:
             fps: Sharp frames per second of the scene. Default: 14 for each blurry frame.
             play_fps: Frames per second that the film plays.
             project: Add to the frames of an exposure what makes their mean the blurry frame.
-            tile: Side of tiles, a multiple of 16. Default: tiles only where memory is short.
+            tile: Side of tiles, a multiple of 16. Default: tiles only of large pictures, or where memory is
+                short.
             device: Where to compute; auto: cuda where there is one.
             overwrite: Replace films that exist.
             format: Read the recording as this format; by default the content tells.
@@ -176,15 +192,21 @@ def _deblur(arguments: list[str]) -> None:
             raise ValueError("--frame needs --exposure-us BEGIN END, as the events' file counts")
         if out is None and compare is None:
             raise ValueError("nothing to write; give -o FILM, or --compare FILM, or both")
-        if out == compare:
-            raise ValueError(f"--out and --compare are both {out}; give two names")
+        if out is not None and compare is not None:
+            places = out.resolve(), compare.resolve()
+            if places[0] == places[1] or places[0] in places[1].parents or places[1] in places[0].parents:
+                raise ValueError(
+                    f"--out is {out} and --compare is {compare}, the same or one inside the other; "
+                    "give two places"
+                )
 
         with ExitStack() as films:  # first: a name that is taken is told at once
-            how: dict[str, Any] = {"fps": play_fps, "overwrite": overwrite}
+            how: dict[str, Any] = {"play_fps": play_fps, "overwrite": overwrite}
             sharp = None if out is None else films.enter_context(Film(out, **how))
             both = None if compare is None else films.enter_context(Film(compare, **how))
 
             import torch
+            from rich.console import Console
             from rich.progress import track
 
             from ppln import restore
@@ -205,7 +227,10 @@ def _deblur(arguments: list[str]) -> None:
                 raise ValueError("device is 'cuda', but torch sees no GPU here; use --device cpu")
             net: Any = trained.find(network).net.to(where)
             work = restore.Restoration(net, plan.shots, project=project, tile=tile)
-            for time_us, picture, blurry in track(work, "deblur", total=len(work)):
+            console = Console(stderr=True)
+            for time_us, picture, blurry in track(
+                work, "deblur", total=len(work), console=console, disable=not console.is_terminal
+            ):
                 if sharp is not None:
                     sharp.add(picture, time_us)
                 if both is not None:

@@ -29,6 +29,7 @@ from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events import Events
 from ppln.events.io import require
 from ppln.events.representations import histogram
+from ppln.files import make_folder
 from ppln.models.deblurrer import BINS, Deblurrer
 from ppln.models.edi import DeblurEDI
 from ppln.models.tiles import Encoded
@@ -133,9 +134,7 @@ def _run(demo: Demo, networks: Networks | None) -> dict[str, Any]:
     with watch("weights"):
         networks = shipped() if networks is None else networks
     _check(networks)
-    if demo.out.is_file():
-        raise NotADirectoryError(f"out is {demo.out}, a file; give the name of a folder")
-    demo.out.mkdir(parents=True, exist_ok=True)
+    make_folder(demo.out)
     with watch("recording"):
         given = _record(demo)
         places = _choose_pixels(given)
@@ -330,11 +329,11 @@ def _unit(network: Deblurrer, place: tuple[int, int], x: Tensor) -> page.Unit | 
 
 def _write_films(out: Path, scene: page.Scene) -> None:
     found, given = scene.methods[-1].frames, scene.blurry.frames[0]
-    with Film(out / "sharp.mp4", fps=FPS, overwrite=True) as film:
+    with Film(out / "sharp.mp4", play_fps=FPS, overwrite=True) as film:
         for k, frame in enumerate(found):
             film.add(frame, round(k * scene.duration_ms * 1000 / (len(found) - 1)))
     there_and_back = [*range(len(found)), *range(len(found) - 2, 0, -1)]
-    with Film(out / "beside.mp4", fps=FPS, overwrite=True) as film:
+    with Film(out / "beside.mp4", play_fps=FPS, overwrite=True) as film:
         for k in there_and_back:
             film.add(beside(given, found[k]), k)
 

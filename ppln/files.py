@@ -1,4 +1,4 @@
-"""Files that are there whole, or not at all."""
+"""Files that are there whole, or not at all, and folders for them."""
 
 import os
 from collections.abc import Iterator
@@ -29,6 +29,16 @@ def put_in_place(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
 def _refuse_existing(path: Path, overwrite: bool) -> None:
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists; give overwrite=True to replace it, or another name")
+
+
+def make_folder(path: Path, name: str = "out") -> None:
+    """A folder to write to, unless it is there. name: of the option that says where, for errors."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"{name} is {path}, where no folder can be made ({error.strerror}); give another place"
+        ) from None
 
 
 def sync(path: Path) -> None:

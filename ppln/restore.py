@@ -64,7 +64,7 @@ def picture_recording(image: Path | NDArray, events: Events) -> Recording:
         try:
             pixels = imageio.imread(image)
         except FileNotFoundError:
-            raise
+            raise FileNotFoundError(f"there is no {image}; give a blurry picture") from None
         except (OSError, ValueError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
             raise ValueError(f"{image} is no picture that imageio can read: {error}") from None
         if pixels.ndim == 3:  # without transparency
@@ -211,7 +211,9 @@ class Restoration:
     def __post_init__(self) -> None:
         if not isinstance(self.network, Deblurrer):
             kind = type(self.network).__name__
-            raise ValueError(f"network is a {kind}; give one for deblurring, such as 'deblur-ppln'")
+            raise ValueError(
+                f"network is a {kind}; give one for deblurring, such as 'deblur-ppln-head-small'"
+            )
         if self.tile is not None and (self.tile < LEAST_TILE or self.tile % STRIDE):
             raise ValueError(f"tile is {self.tile}; give a multiple of {STRIDE}, {LEAST_TILE} or more")
 

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,6 +107,14 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
         ([blurry, "--frames", "3"], "frames has 3; the recording has 1"),
         ([tmp_path / "none.h5"], "there is no .*none.h5"),
         (
+            ["--frame", tmp_path / "none.png", "--events", blurry, "--exposure-us", "0", "9"],
+            "there is no .*none.png; give a blurry picture",
+        ),
+        ([blurry, "--play-fps", "0"], "play_fps is 0"),
+        ([blurry, "--compare", tmp_path / "x" / ".." / "film.mp4"], "--out is .* the same or one inside"),
+        ([blurry, "--compare", tmp_path / "film.mp4" / "beside"], "--out is .* the same or one inside"),
+        ([blurry, "--network", "steering-ppln"], "such as 'deblur-ppln-head-small'"),
+        (
             [bad(recording, tmp_path / "a.h5", frames=None)],
             "the recording holds no frames; give the blurry picture",
         ),
@@ -120,6 +130,49 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
         with pytest.raises(SystemExit, match=message):
             run(monkeypatch, "deblur", *arguments, *([] if arguments == [blurry] else out))
         assert not (tmp_path / "film.mp4").exists()
+
+
+def test_what_exists_is_kept(blurry, monkeypatch, tmp_path):
+    (tmp_path / "film.mp4").write_text("mine")
+    with pytest.raises(
+        SystemExit, match=r"film.mp4 is there already; choose another name, or give --overwrite"
+    ):
+        run(monkeypatch, "deblur", blurry, "-o", tmp_path / "film.mp4")
+    assert (tmp_path / "film.mp4").read_text() == "mine"
+
+
+def test_what_is_terminated_leaves_nothing(blurry, tmp_path):
+    """Not only Ctrl-C: `timeout` and batch systems send SIGTERM."""
+    command = [sys.executable, "-m", "ppln", "deblur", str(blurry), "--fps", "100000", "-o", "film.mp4"]
+    process = subprocess.Popen(
+        [*command, "--compare", "beside"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        while not list(tmp_path.glob(".*.beside/*")):  # it is at work
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(60) == 143
+        assert process.stderr.read() == "ppln deblur: terminated\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["blurry.h5"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["evaluate", "deblur-edi", "--test-samples", "1"],
+        ["prepare", "recordings", "--raw", "."],
+        ["reproduce", "deblur", "--rows", "blurry"],
+        ["demo"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_folder_that_cannot_be_made_is_told_at_once(words, monkeypatch, tmp_path, blurry):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        SystemExit, match=r"out is blurry.h5, where no folder can be made \(.+\); give another"
+    ):
+        run(monkeypatch, *words, "--out", "blurry.h5")
 
 
 @pytest.mark.skipif(not CUPS.is_file(), reason=f"{CUPS} is not at hand")

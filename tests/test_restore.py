@@ -13,6 +13,7 @@ from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events import Events, Frames, Recording
 from ppln.models import tiles
 from ppln.models.deblurrer import Deblurrer
+from ppln.models.edi import DeblurEDI
 from ppln.models.layout import repeat
 from ppln.models.tiles import Encoded
 from ppln.restore import GRID, Restoration, correction, picture_recording, plan
@@ -278,6 +279,20 @@ def test_tiles_of_a_small_receptive_field_are_exact(size, tile):
     for rows, columns, _ in code.parts:
         assert rows.start % 16 == columns.start % 16 == 0
         assert max(rows.stop - rows.start, columns.stop - columns.start) <= tile
+
+
+@pytest.mark.parametrize("balance", [False, True])
+def test_what_is_known_of_the_whole_picture_is_the_same_in_all_tiles(balance):
+    """EDI looks at single pixels, but for its contrast and the weights of the polarities."""
+    x = torch.zeros(27, 200, 330)
+    x[-1] = 0.2 + torch.rand(200, 330, generator=torch.Generator().manual_seed(0)) / 2
+    x[0:26:2, :, :100] = torch.poisson(torch.full((13, 200, 100), 0.3))  # left: positive ones only
+    x[1:26:2, :, 100:] = torch.poisson(torch.full((13, 200, 230), 0.1))
+    network, times = DeblurEDI(balance=balance), np.array([0.0, 0.5, 1.0])
+    whole, tiled = (np.concatenate(list(Encoded(network, x, tile).decode(times))) for tile in (None, 128))
+    np.testing.assert_allclose(tiled, whole, rtol=1e-4, atol=1e-6)
+    tensors = network(x[None], torch.from_numpy(times)[None])[0, :, 0].detach().numpy()
+    np.testing.assert_allclose(whole, tensors, rtol=1e-4, atol=1e-6)
 
 
 def test_seams_of_a_wide_receptive_field_do_not_show():

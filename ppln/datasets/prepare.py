@@ -27,7 +27,7 @@ from ppln.datasets.windows import FORMAT, MANIFEST, VERSION, Entry, Manifest, Pr
 from ppln.events.events import whole
 from ppln.events.io import RecordingError, detect, require
 from ppln.events.io.hdf5 import attribute, opened
-from ppln.files import put_in_place
+from ppln.files import make_folder, put_in_place
 
 ARRAYS = Window._fields
 COMPRESSION = 4  # of gzip
@@ -100,7 +100,7 @@ def prepare(
             raise ValueError(
                 f"out is {out}, where {name}.h5 would replace its own source; give another folder"
             )
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     manifest = _manifest(out, protocol, frames_per_blur)
     for name in (MANIFEST, *(f"{name}.h5" for name in named)):
         for rest in out.glob(f".{escape(name)}.*.part"):  # of a run that was killed

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ppln.files import put_in_place
+from ppln.files import make_folder, put_in_place
 from ppln.tasks.task import Batch, Task
 
 PREDICTIONS_BYTES = 128 * 2**20
@@ -138,7 +138,7 @@ def write(folder: Path, evaluation: Evaluation, about: Mapping[str, Any]) -> Non
     not at all. results.json comes last and has the checksums of the others: they are of one evaluation.
     Numbers are written exactly; those in results.json that are not finite become "nan", "inf" and "-inf".
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     files = {"samples.csv": _csv(evaluation)}
     if evaluation.predictions:
         buffer = io.BytesIO()

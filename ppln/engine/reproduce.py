@@ -44,7 +44,7 @@ from ppln.engine.studies import Row, Study
 from ppln.engine.train import Interrupted, Loop
 from ppln.engine.trained import find
 from ppln.engine.watch import NotFinite
-from ppln.files import put_in_place
+from ppln.files import make_folder, put_in_place
 from ppln.models import create_model, weights
 from ppln.tasks import Source, Task
 
@@ -92,8 +92,11 @@ class Reproduce:
     def __post_init__(self) -> None:
         if self.minutes is not None and not self.minutes >= 0:
             raise ValueError(f"minutes is {self.minutes}; give 0 or more")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds are {self.seeds}; give one or more, each once")
+        for name in ("steps", "batch", "train_samples", "val_samples", "test_samples", "evaluation_batch"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            raise ValueError(f"seeds are {self.seeds}; give one or more, each once, none below 0")
 
 
 class Done(NamedTuple):
@@ -113,8 +116,8 @@ def reproduce(
     say: told a line now and then. add: study.json files of other portions, whose results are added first.
     """
     runner = Runner(study, how, say)
-    how.out.mkdir(parents=True, exist_ok=True)
-    with _alone(how.out):
+    make_folder(how.out)
+    with alone(how.out):
         if add:
             known = [runner.file] if runner.file.exists() else []
             portions.write(runner.file, portions.merge([*add, *known]))
@@ -451,7 +454,7 @@ class Runner:
 
 
 @contextmanager
-def _alone(out: Path) -> Iterator[None]:
+def alone(out: Path) -> Iterator[None]:
     """Two that write one study.json would each drop what the other has done."""
     with open(out / ".lock", "w") as file:
         try:

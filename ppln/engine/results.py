@@ -12,6 +12,7 @@ from ppln.engine.config import Machine
 from ppln.engine.evaluate import Evaluation, as_json, describe, evaluate, write
 from ppln.engine.fabric import launch
 from ppln.engine.trained import Network, home
+from ppln.files import make_folder
 from ppln.tasks import Task
 
 
@@ -73,6 +74,7 @@ def evaluate_network(
     folder = how.out or _folder(network) / f"{config.plain(task)['data']}-{how.split}"
     about |= {"limit": how.limit, "precision": how.precision}
     _check_free(folder, {**about, "split": how.split}, task)
+    make_folder(folder)  # an error now, rather than after the work
     fabric = launch(Machine(how.device, how.devices, how.nodes, precision=how.precision))
     with fabric.autocast():
         found = evaluate(

@@ -1,7 +1,7 @@
 """What `ppln reproduce` trains and evaluates: studies, made of rows. Data only; reproduce.py runs them.
 
 Rows of a study have one budget: the same samples, steps, batches and supervised frames, and parameters within
-5 %. What a row changes about that is what it is about, or its learning rate.
+5 %. What a row changes about that is what it is about, or what suits it: learning rate, clipping, loss.
 """
 
 from collections.abc import Mapping
@@ -78,7 +78,7 @@ _HEAD: Settings = {
 }
 
 # Learning rates and losses are what benchmarks/tune.py chose (benchmarks/results/tune.json). Rows that change
-# one of those it tries have its.
+# one of those it has tried have its.
 _EDGES: Settings = {"edges": 2.0}  # the weight of gradients in the loss
 _UNROLLED: Settings = {"learning_rate": 1e-3, "clip_norm": 1.0}  # such networks diverge easily
 

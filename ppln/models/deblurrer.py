@@ -20,13 +20,18 @@ QUIET = 0.3  # events a pixel, a deviation of counts that says little
 
 
 class Deblurrer(nn.Module, ABC):
-    """decode(encode(x), t): any number of frames cost one `encode`.
+    """decode(encode(prepare(x)), t): any number of frames cost one `encode`.
 
-    A network all of which depends on t has nothing to encode, and decodes x itself.
+    Pictures that memory would not hold are prepared whole, and go on in tiles. A network all of which depends
+    on t has nothing to encode, and decodes x itself.
     """
 
+    def prepare(self, x: Tensor) -> Tensor:
+        """What is known of a picture as a whole is put into it: x [B, 27, H, W] -> the same shape"""
+        return x
+
     def encode(self, x: Tensor) -> Any:
-        """x [B, 27, H, W] -> what `decode` needs of it: a tensor, or a tuple of tensors, each [B, ...]"""
+        """x [B, 27, H, W], prepared -> what `decode` needs: a tensor, or a tuple of tensors, each [B, ...]"""
         return x
 
     @abstractmethod
@@ -38,7 +43,7 @@ class Deblurrer(nn.Module, ABC):
             raise ValueError(
                 f"x must be [B, {EVENT_CHANNELS + 1}, H, W], events and the blurry frame, got {list(x.shape)}"
             )
-        return self.decode(self.encode(x), t)
+        return self.decode(self.encode(self.prepare(x)), t)
 
 
 def signed_count(x: Tensor) -> Tensor:

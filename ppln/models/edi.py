@@ -64,16 +64,17 @@ class DeblurEDI(Deblurrer):
         self.contrast, self.mean, self.balance = contrast, mean, balance
         self.min_contrast, self.max_contrast = min_contrast, max_contrast
 
-    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x [B, 27, H, W] -> the blurry frame [B, 1, H, W], and log L(t) / B at each border of a bin
-
-        [B, K + 1, 1, H, W]. The contrast counts as given: no gradient goes through the search.
-        """
+    def prepare(self, x: Tensor) -> Tensor:
+        """Events as changes of log L: times the contrast; no gradient goes through the search for it"""
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         if self.balance:
             x = balanced(x)
-        contrast = self.search(x) if self.contrast is None else x.new_full(x.shape[:1], self.contrast)
-        return x[:, -1:], self._log_ratio(_below_peak(x), contrast)
+        contrast = self.search(x)[:, None, None, None] if self.contrast is None else self.contrast
+        return torch.cat([x[:, :EVENT_CHANNELS] * contrast, x[:, EVENT_CHANNELS:]], 1)
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The blurry frame [B, 1, H, W], and log L(t) / B at each border of a bin [B, K + 1, 1, H, W]"""
+        return x[:, -1:], self._log_ratio(_below_peak(x))
 
     def decode(self, code: tuple[Tensor, Tensor], t: Tensor | float) -> Tensor:
         blurry, log_ratio = code
@@ -95,7 +96,8 @@ class DeblurEDI(Deblurrer):
         shown = _event_edges(x)
 
         def energy(log_contrast: Tensor) -> Tensor:  # [B] -> [B]
-            ratio = self._log_ratio(count, log_contrast.exp())[:, ::BINS, 0].exp()  # [B, 2, H, W]
+            exponent = log_contrast.exp()[:, None, None, None, None] * count
+            ratio = self._log_ratio(exponent)[:, ::BINS, 0].exp()  # [B, 2, H, W]
             sharp = _smoothed((blurry * ratio + DARK).log())
             agreement = _correlation(_edges(sharp), shown)
             return (_total_variation(sharp).clamp(min=1e-6).log() - AGREEMENT * agreement).mean(1)
@@ -116,12 +118,11 @@ class DeblurEDI(Deblurrer):
             at_a, at_b = torch.where(lower, at_new, at_b), torch.where(lower, at_a, at_new)
         return ((left + right) / 2).exp()
 
-    def _log_ratio(self, count: Tensor, contrast: Tensor) -> Tensor:
-        """log L / B at the borders of the bins, from what `_below_peak` gives -> [B, K + 1, 1, H, W]
+    def _log_ratio(self, exponent: Tensor) -> Tensor:
+        """log L / B at the borders of the bins; exponent: c E(t) there, as `_below_peak` has it
 
         No exponent is above 0, and one is 0: whatever the counts, nothing overflows.
         """
-        exponent = contrast[:, None, None, None, None] * count
         pieces = exponent if self.mean == "frames" else _log_means(exponent[:, :-1], exponent[:, 1:])
         return exponent - pieces.logsumexp(1, keepdim=True) + math.log(pieces.shape[1])
 

@@ -74,9 +74,11 @@ class DeblurPPLNHead(UNet, Deblurrer):
         self.around = nn.Conv2d(2 * REACH, channels, 3, padding=1) if around else None
         self.clock = nn.Linear(1, channels) if plain == "all" else None
 
+    def prepare(self, x: Tensor) -> Tensor:
+        return balanced(x)
+
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The features [B, C, H, W], the signed counts of events [B, 14, 1, H, W], and the blurry frame"""
-        x = balanced(x)
         return crop(self.features(pad(x, STRIDE)), x), signed_count(x), x[:, EVENT_CHANNELS:]
 
     def decode(self, code: tuple[Tensor, Tensor, Tensor], t: Tensor | float) -> Tensor:

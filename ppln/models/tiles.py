@@ -28,7 +28,9 @@ class Encoded:
     """A picture after the part of the network that does not depend on t: whole, or in tiles."""
 
     def __init__(self, network: Deblurrer, x: Tensor, tile: int | None) -> None:
-        self.network, self.x = network, x  # [27, H, W], on the CPU
+        with torch.no_grad():
+            self.x = network.prepare(x[None])[0]  # [27, H, W], on the CPU
+        self.network = network
         self.tile = TILE if tile is None and x[0].numel() > WHOLE else tile
         self.parts: list[tuple[slice, slice, Any]] | None = None
         self.device = next((v.device for v in network.state_dict().values()), torch.device("cpu"))

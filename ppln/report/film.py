@@ -37,28 +37,34 @@ def beside(left: Frame, right: Frame) -> Frame:
 class Film:
     """Frames are added one by one; the suffix of the path says what is written.
 
-        with Film(Path("out.mp4"), fps=25) as film:
+        with Film(Path("out.mp4"), play_fps=25) as film:
             film.add(frame, time_us)
 
     .mp4        H.264, which every player knows; a row or column is added where a side is odd
     .gif        for ever; held in memory until the end
     (none)      a folder of PNG files, named by number and time: 000012_104000us.png
 
-    fps: how fast it plays. All is written aside, and put in place at the end: what fails or is interrupted
-    leaves nothing, and what was there stays. overwrite: replace it; a folder only if it is such a film.
+    play_fps: frames per second that it plays. overwrite: replace what is there; a folder only if it is such a
+    film. All is written aside, and put in place at the end: what fails or is interrupted leaves nothing, and
+    what was there stays.
     """
 
-    def __init__(self, path: Path, *, fps: float = 25.0, overwrite: bool = False) -> None:
+    def __init__(self, path: Path, *, play_fps: float = 25.0, overwrite: bool = False) -> None:
         kinds: dict[str, type[_Writer]] = {".mp4": _Mp4, ".gif": _Gif, "": _Folder}
         kind = kinds.get(path.suffix.lower())
         if kind is None:
             raise ValueError(f"path is {path}; give one that ends in .mp4 or .gif, or a folder without a dot")
-        if not 0 < fps <= 1000:
-            raise ValueError(f"fps is {fps}; give a number above 0, at most 1000")
-        if kind is _Gif and fps > MOST_GIF_FPS:
-            raise ValueError(f"fps is {fps}, but gifs play {MOST_GIF_FPS} at most; write .mp4, or lower it")
+        if not path.name:
+            raise ValueError(f"path is {path}; give the name of a film")
+        if not 0 < play_fps <= 1000:
+            raise ValueError(f"play_fps is {play_fps}; give a number above 0, at most 1000")
+        if kind is _Gif and play_fps > MOST_GIF_FPS:
+            raise ValueError(
+                f"play_fps is {play_fps}, but gifs play {MOST_GIF_FPS} at most; write .mp4, or lower it"
+            )
         require("imageio.v3" if kind is not _Mp4 else "imageio_ffmpeg", REQUIREMENT, "writing a film")
-        self.path, self.fps, self.frames = path, fps, 0
+        self.path, self.play_fps, self.frames = path, play_fps, 0
+        self._place = path.resolve()  # where a link leads
         self._kind, self._overwrite = kind, overwrite
         self._shape: tuple[int, ...] | None = None
         self._check_target()
@@ -68,7 +74,7 @@ class Film:
         if not path.exists() or (path.is_dir() and self._kind is _Folder and not any(path.iterdir())):
             return
         if not self._overwrite:
-            raise FileExistsError(f"{path} is there already; choose another name, or say overwrite")
+            raise FileExistsError(f"{path} is there already; choose another name, or give overwrite=True")
         if path.is_dir() != (self._kind is _Folder):
             raise FileExistsError(
                 f"{path} is {'a folder' if path.is_dir() else 'a file'}; choose another name"
@@ -77,9 +83,12 @@ class Film:
             raise FileExistsError(f"{path} holds more than frames of a film; choose another folder")
 
     def __enter__(self) -> Self:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._aside = self.path.with_name(f".{os.getpid()}.{self.path.name}")
-        self._writer = self._kind(self._aside, self.fps)
+        self._aside = self._place.with_name(f".{os.getpid()}.{self._place.name}")
+        try:
+            self._place.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = self._kind(self._aside, self.play_fps)
+        except OSError as error:
+            raise OSError(f"{self.path} cannot be written ({error.strerror}); choose another place") from None
         return self
 
     def add(self, frame: Frame, time_us: int) -> None:
@@ -102,9 +111,9 @@ class Film:
                 raise ValueError(f"no frame was added to {self.path}; there is nothing to write")
             self._writer.finish()
             self._check_target()  # it may have come meanwhile
-            if self.path.is_dir():
-                shutil.rmtree(self.path)
-            self._aside.replace(self.path)
+            if self._place.is_dir():
+                shutil.rmtree(self._place)
+            self._aside.replace(self._place)
         finally:
             if self._aside.is_dir():
                 shutil.rmtree(self._aside)
@@ -114,6 +123,11 @@ class Film:
 class _Writer:
     def __init__(self, path: Path, fps: float) -> None:
         self.path, self.fps = path, fps
+        self.begin()
+
+    def begin(self) -> None:
+        """An error now, rather than when there is something to write."""
+        self.path.touch()
 
     def add(self, frame: Frame, number: int, time_us: int) -> None:
         raise NotImplementedError
@@ -126,9 +140,8 @@ class _Writer:
 
 
 class _Folder(_Writer):
-    def __init__(self, path: Path, fps: float) -> None:
-        super().__init__(path, fps)
-        path.mkdir()
+    def begin(self) -> None:
+        self.path.mkdir()
 
     def add(self, frame: Frame, number: int, time_us: int) -> None:
         import imageio.v3 as imageio

@@ -283,7 +283,7 @@ def test_all_rows_are_evaluated_on_the_same_samples(tmp_path, monkeypatch, facto
 
 def test_two_do_not_share_a_folder(tmp_path):
     with (
-        reproduce._alone(tmp_path),
+        reproduce.alone(tmp_path),
         pytest.raises(ValueError, match="another `ppln reproduce` is at work; give another --out"),
     ):
         run(tmp_path)
@@ -486,6 +486,8 @@ def test_a_study_names_its_rows_once_and_no_others():
         ({"minutes": -1}, "minutes is -1; give 0 or more"),
         ({"seeds": (1, 1)}, r"seeds are \(1, 1\); give one or more, each once"),
         ({"steps": 0}, "steps is 0; give 1 or more"),
+        ({"evaluation_batch": 0}, "evaluation_batch is 0; give 1 or more"),
+        ({"seeds": (-1,)}, r"seeds are \(-1,\); give one or more, each once, none below 0"),
     ],
 )
 def test_bad_options(tmp_path, options, message):

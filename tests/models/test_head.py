@@ -34,7 +34,7 @@ def test_the_trunk_runs_once_for_any_number_of_times():
     model, x = small(), some(1)
     calls = []
     model.encoder[0].register_forward_hook(lambda *_: calls.append(1))
-    code = model.encode(x)
+    code = model.encode(model.prepare(x))
     frames = model.decode(code, torch.linspace(0, 1, 50, dtype=torch.float64)[None])
     assert frames.shape == (1, 50, 1, 20, 24)
     assert len(calls) == 1
@@ -55,7 +55,7 @@ def test_which_layers_are_pp(plain):
 def test_without_the_events_around_t_the_head_is_told_t_alone(plain):
     model, x = small(plain=plain, around=False), some()
     assert not [name for name in model.state_dict() if name.startswith("around")]
-    features, counts, blurry = model.encode(x)
+    features, counts, blurry = model.encode(model.prepare(x))
     t = torch.tensor([[0.1, 0.9]] * 2, dtype=torch.float64)
     frames = model.decode((features, counts, blurry), t)
     assert (frames[:, 0] - frames[:, 1]).abs().max() > 1e-4

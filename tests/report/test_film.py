@@ -2,6 +2,7 @@
 
 import subprocess
 from fractions import Fraction
+from pathlib import Path
 
 import imageio.v3 as imageio
 import imageio_ffmpeg
@@ -35,7 +36,7 @@ def stopped(frames, error):
 def test_mp4_read_back(tmp_path):
     frames = smooth()
     path = tmp_path / "new" / "out.mp4"
-    assert write(path, frames, fps=20).frames == 5
+    assert write(path, frames, play_fps=20).frames == 5
     found = list(read_video(path, linear=False))
     assert [time_us for time_us, _ in found] == [0, 50_000, 100_000, 150_000, 200_000]
     for frame, (_, image) in zip(frames, found, strict=True):
@@ -73,7 +74,7 @@ def test_mp4_in_colour_is_what_players_know(tmp_path):
 @pytest.mark.parametrize("fps", [25, 30, 50])
 def test_gif_is_exact_and_lasts_as_long_as_it_should(fps, tmp_path):
     frames = smooth(frames=6)
-    write(tmp_path / "out.gif", frames, fps=fps)
+    write(tmp_path / "out.gif", frames, play_fps=fps)
     images = imageio.imread(tmp_path / "out.gif", mode="L")
     assert np.array_equal(images, frames)
     durations = [imageio.immeta(tmp_path / "out.gif", index=k)["duration"] for k in range(6)]
@@ -145,14 +146,37 @@ def test_a_folder_of_other_things_is_never_replaced(tmp_path):
     ("name", "fps", "says"),
     [
         ("out.avi", 25, "ends in .mp4 or .gif, or a folder"),
-        ("out.mp4", 0, "fps is 0"),
-        ("out.mp4", float("nan"), "fps is nan"),
+        ("out.mp4", 0, "play_fps is 0"),
+        ("out.mp4", float("nan"), "play_fps is nan"),
         ("out.gif", 60, "gifs play 50 at most"),
     ],
 )
 def test_bad_films(name, fps, says, tmp_path):
     with pytest.raises(ValueError, match=says):
-        Film(tmp_path / name, fps=fps)
+        Film(tmp_path / name, play_fps=fps)
+
+
+@pytest.mark.parametrize("name", ["film.mp4", "film.gif", "film"])
+def test_a_place_that_cannot_be_written_is_told_at_once(name, tmp_path):
+    (tmp_path / "file").write_text("")
+    for parent in (tmp_path / "file", Path("/proc")):
+        with (
+            pytest.raises(OSError, match=rf"{name} cannot be written \(.+\); choose another place$"),
+            Film(parent / name),
+        ):
+            pytest.fail("begun")
+    with pytest.raises(ValueError, match="give the name of a film"):
+        Film(Path("."))
+
+
+def test_a_link_to_an_empty_folder(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    with Film(tmp_path / "link") as out:
+        out.add(np.zeros((4, 6), np.uint8), 0)
+    assert (tmp_path / "link").is_symlink()
+    assert [file.name for file in (tmp_path / "real").iterdir()] == ["000000_0us.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
 
 
 def test_bad_frames(tmp_path):

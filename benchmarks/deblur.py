@@ -6,9 +6,9 @@
 Pictures of 240 x 180, 14 frames from each in one call. All take turns in one run; medians. On a GPU in bf16.
 """
 
+import argparse
 import json
 import statistics
-import sys
 import time
 from pathlib import Path
 
@@ -68,4 +68,6 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    main(**vars(parser.parse_args()))

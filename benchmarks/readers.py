@@ -6,11 +6,11 @@ The files are made here, in the folder for temporary files, and lie in the syste
 no disk is measured. Figures are millions of events per second, the median of a few runs.
 """
 
+import argparse
 import json
 import os
 import platform
 import struct
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -171,4 +171,6 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    main(**vars(parser.parse_args()))

@@ -9,12 +9,12 @@ tonic is GPL and no part of ppln. It needs an environment of its own, in which p
 Without tonic only ours is measured; so it may be run on a machine with a GPU, from the usual environment.
 """
 
+import argparse
 import importlib.metadata
 import importlib.util
 import json
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -137,4 +137,6 @@ def compared(bench: dict[str, Any], variants: dict[str, Callable[[], Any]], mass
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    main(**vars(parser.parse_args()))

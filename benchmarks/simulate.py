@@ -9,10 +9,10 @@ crossings between two frames at once, as an array; the Python loop avoids the co
 Python's own numbers.
 """
 
+import argparse
 import json
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -183,4 +183,6 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    main(**vars(parser.parse_args()))

@@ -4,8 +4,8 @@ python benchmarks/speed.py benchmarks/results/cpu.json
 python benchmarks/speed.py benchmarks/results/h200.json      where there is a GPU
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -43,4 +43,6 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    main(**vars(parser.parse_args()))

@@ -7,8 +7,8 @@ negative one: least squares over all pixels that are neither dark nor bright. Wh
 the frames is not known, so there is a row for each of several guesses.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -48,4 +48,7 @@ def main(folder: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("out", type=Path)
+    main(**vars(parser.parse_args()))

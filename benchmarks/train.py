@@ -8,9 +8,9 @@ On a GPU both make their batches of scenes there as they train, and take turns o
 engine's steps then says for how much of the time the GPU was busy.
 """
 
+import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -206,4 +206,6 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    main(**vars(parser.parse_args()))

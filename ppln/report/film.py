@@ -111,9 +111,12 @@ class Film:
                 raise ValueError(f"no frame was added to {self.path}; there is nothing to write")
             self._writer.finish()
             self._check_target()  # it may have come meanwhile
+            old = self._aside.with_name(f"{self._aside.name}.old")  # at no time is neither of them there
             if self._place.is_dir():
-                shutil.rmtree(self._place)
+                self._place.rename(old)
             self._aside.replace(self._place)
+            if old.is_dir():
+                shutil.rmtree(old)
         finally:
             if self._aside.is_dir():
                 shutil.rmtree(self._aside)

@@ -1,7 +1,8 @@
 """A portion of the deblurring study on one GPU, several trainings at once, on samples that are made once.
 
     nvidia-cuda-mps-control -d
-    python benchmarks/study.py OUT --minutes 9 --add benchmarks/results/study.json --textures made+video
+    python benchmarks/study.py OUT --minutes 9 --add benchmarks/results/study.json --textures made+video \\
+        --windows slider=data/slider
 
 It does what `ppln reproduce deblur` does, but faster: trainings fill the gaps that others leave on the GPU.
 This needs NVIDIA's MPS, which the first line starts: without it, processes take turns.
@@ -34,7 +35,7 @@ ENDING = 20  # and its evaluation
 
 @dataclass
 class Job:
-    key: str
+    row: Row
     seed: int
     seconds: float
 
@@ -86,14 +87,11 @@ def portion(how: Reproduce, processes: int, add: Sequence[Path], end: float) -> 
     for result in runner.results.values():
         if result["training"]:
             took[result["row"]] = max(took.get(result["row"], 0), result["training"]["seconds"])
-    rows = {row.key: row for row in STUDY.rows}
     first = next(row for row in STUDY.rows if row.trained)
     data = samples_of(first, how)
     # Those of other samples come last: each process makes these for itself.
     left.sort(key=lambda job: job[0].trained and samples_of(job[0], how) != data)
-    jobs = [
-        Job(row.key, seed, (took.get(row.key, UNKNOWN) if row.trained else 0) + ENDING) for row, seed in left
-    ]
+    jobs = [Job(row, seed, (took.get(row.key, UNKNOWN) if row.trained else 0) + ENDING) for row, seed in left]
     print(f"{len(jobs)} rows and seeds are left")
     if not jobs:
         return
@@ -102,7 +100,7 @@ def portion(how: Reproduce, processes: int, add: Sequence[Path], end: float) -> 
     with mp.Manager() as manager:
         shared, lock = manager.list(jobs), mp.Lock()
         workers = [
-            mp.Process(target=work, args=(replace(how, out=folder), shared, lock, end, data, samples, rows))
+            mp.Process(target=work, args=(replace(how, out=folder), shared, lock, end, data, samples))
             for folder in folders
         ]
         for worker in workers:
@@ -141,15 +139,7 @@ def make_all(row: Row, how: Reproduce) -> Any:
     return make.kept
 
 
-def work(
-    how: Reproduce,
-    jobs: Any,
-    lock: Any,
-    end: float,
-    data: Task,
-    samples: Any,
-    rows: dict[str, Row],
-) -> None:
+def work(how: Reproduce, jobs: Any, lock: Any, end: float, data: Task, samples: Any) -> None:
     def say(text: str) -> None:
         print(f"{how.out.name}, {end - time.time():.0f} s left: {text}", flush=True)
 
@@ -158,9 +148,9 @@ def work(
     runner.pool = data, Ready(samples)
     while (job := take(jobs, lock, end - time.time())) is not None:
         try:
-            runner.attempt(rows[job.key], job.seed)
+            runner.attempt(job.row, job.seed)
         except OutOfTime:
-            return say(f"{job.key}, seed {job.seed}: not finished")
+            return say(f"{job.row.key}, seed {job.seed}: not finished")
         except Exception:  # the others go on
             traceback.print_exc()
         if how.device == "cuda":

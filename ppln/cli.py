@@ -30,9 +30,11 @@ def main() -> None:
     else:
         message, code = "", 0
         alone = threading.current_thread() is threading.main_thread()
-        before = signal.signal(signal.SIGTERM, _terminate) if alone else None
+        before = signal.getsignal(signal.SIGTERM)
         try:
             _import_first(name)
+            if alone:
+                signal.signal(signal.SIGTERM, _terminate)
             _COMMANDS[name][1](arguments)
         except BaseException as error:
             message, code = _explain(error, name)

@@ -31,13 +31,13 @@ def _refuse_existing(path: Path, overwrite: bool) -> None:
         raise FileExistsError(f"{path} exists; give overwrite=True to replace it, or another name")
 
 
-def make_folder(path: Path, name: str = "out") -> None:
-    """A folder to write to, unless it is there. name: of the option that says where, for errors."""
+def make_folder(out: Path) -> None:
+    """A folder to write to, unless it is there."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(
-            f"{name} is {path}, where no folder can be made ({error.strerror}); give another place"
+            f"out is {out}, where no folder can be made ({error.strerror}); give another place"
         ) from None
 
 

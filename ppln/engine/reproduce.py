@@ -476,8 +476,8 @@ def _deciding(values: Mapping[str, Any]) -> Plain:
 
 def of_samples(task: Task) -> Task:
     """The same for tasks with the same samples: which frames are compared, and how, is decided later."""
-    later = {f.name: f.default for f in fields(task) if f.name in ("times_per_sample", "edges")}
-    return replace(task, **later)
+    later = {"times_per_sample": 1, "edges": 0.0}
+    return replace(task, **{name: value for name, value in later.items() if hasattr(task, name)})
 
 
 def _of_data(task: Task) -> Plain:

@@ -23,6 +23,7 @@ from ppln.engine.studies import STUDIES, Claim, Paper, Row, Study, Table
 from ppln.engine.train import Loop, train
 from ppln.models import networks, weights
 from ppln.models.networks import without_memory
+from ppln.tasks.deblur import Deblur
 
 TINY = Study(
     settings={
@@ -419,6 +420,12 @@ def test_deblurring_as_from_the_command_line(tmp_path):
     assert blurry["sets"]["scenes"]["metrics"]["psnr"] == pytest.approx(float(want), abs=1e-3)
 
 
+def test_rows_of_another_loss_have_the_same_samples():
+    same = reproduce.of_samples(Deblur(times_per_sample=14, edges=2.0))
+    assert same == reproduce.of_samples(Deblur())
+    assert same != reproduce.of_samples(Deblur(train_times=27))
+
+
 def test_several_trainings_at_once(tmp_path):
     """benchmarks/study.py finds what `reproduce` finds, and goes on where it stopped."""
     small = {"steps": 2, "batch": 2, "size": 32, "train_samples": 4, "val_samples": 1, "test_samples": 1}
@@ -431,7 +438,10 @@ def test_several_trainings_at_once(tmp_path):
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     assert "3 rows and seeds are left" in portion("unet-14")
+    part = tmp_path / "several" / "process-0" / "study.json"  # as if it had been killed before the end
+    (tmp_path / "several" / "study.json").rename(part)
     assert "0 rows and seeds are left" in portion("unet-14")
+    assert not part.exists()
     options = {**small, "rows": ("unet-14",), "precision": "32", "textures": "scikit-image"}
     run(tmp_path / "alone", STUDIES["deblur"], **options)
     found, wanted = (figures(tmp_path / name) for name in ("several", "alone"))

@@ -11,6 +11,7 @@ Nothing is begun for which there is too little time, by what the row took before
 """
 
 import argparse
+import gc
 import time
 import traceback
 from collections.abc import Sequence
@@ -87,7 +88,7 @@ def portion(how: Reproduce, processes: int, add: Sequence[Path], end: float) -> 
     for result in runner.results.values():
         if result["training"]:
             took[result["row"]] = max(took.get(result["row"], 0), result["training"]["seconds"])
-    first = next(row for row in STUDY.rows if row.trained)
+    first = next(row for row in [*(row for row, _ in left), *STUDY.rows] if row.trained)
     data = samples_of(first, how)
     # Those of other samples come last: each process makes these for itself.
     left.sort(key=lambda job: job[0].trained and samples_of(job[0], how) != data)
@@ -132,11 +133,14 @@ def make_all(row: Row, how: Reproduce) -> Any:
     assert isinstance(make, Kept)
     for first in range(0, len(source), 240):
         make(list(range(first, min(first + 240, len(source)))))
+    kept = make.kept
+    del make  # what it worked with takes as much memory
+    gc.collect()
     if how.device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
     print(f"samples: {time.time() - start:.0f} s", flush=True)
-    return make.kept
+    return kept
 
 
 def work(how: Reproduce, jobs: Any, lock: Any, end: float, data: Task, samples: Any) -> None:

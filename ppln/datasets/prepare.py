@@ -82,7 +82,8 @@ def prepare(
     raw         a recording, a folder of recordings, or a list of such; NAME.bag becomes NAME.h5
     workers     processes, each with a recording at a time. More than 1 start Python anew: a script then needs
                 `if __name__ == "__main__":`
-    verify      also read every file again, and compare it with what its source gives now
+    verify      also read every file again, and compare it with what its source gives now; a file that is
+                there and that no manifest lists is compared in any case
     overwrite   make all again; otherwise a file of the same source and frames_per_blur is kept, and one of
                 another is an error
     progress    called after each recording
@@ -235,7 +236,7 @@ def _do(job: _Job) -> Done | Exception:
         if made:
             _write(job, {"source": job.source.name, "source_bytes": size, "source_sha256": sha256})
         entry, faults = _look(job, sha256, made)
-        if job.verify:
+        if job.verify or not (made or job.sha256):  # of a file that no manifest lists, nothing is known
             faults += _differences(job)
         if faults or entry is None:
             raise ValueError(

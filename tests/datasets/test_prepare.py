@@ -180,7 +180,8 @@ def test_verify_names_what_differs(raw, tmp_path, damage, field):
     assert prepare_hqf(raw, out, verify=True).kept == ("desk", "desk_fast")
 
 
-def test_verify_without_a_manifest(raw, tmp_path):
+@pytest.mark.parametrize("verify", [True, False])
+def test_files_that_no_manifest_lists_are_compared(raw, tmp_path, verify):
     """Only the comparison of arrays is left to find it."""
     out = tmp_path / "out"
     prepare_hqf(raw, out)
@@ -190,7 +191,7 @@ def test_verify_without_a_manifest(raw, tmp_path):
             file[field].resize(1, axis=0)
     (out / "manifest.json").unlink()
     with pytest.raises(ValueError, match="2 of 2 recordings failed") as error:
-        prepare_hqf(raw, out, verify=True)
+        prepare_hqf(raw, out, verify=verify)
     assert "gives: histogram differs in window 0; give" in str(error.value)
     assert "gives: it holds 1 windows instead of 2; give" in str(error.value)
 

@@ -17,6 +17,7 @@ several given ones, too.
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +48,7 @@ def main() -> None:
     given = parser.parse_args()
     recording = read_recording(given.recording)
     shots = plan(recording, frames=given.frames).shots
-    networks = {
+    networks: dict[str, Any] = {
         "EDI": create_model("deblur-edi", mean="exposure"),
         "ours": trained.find("deblur-ppln-head-small").net,
         **{f"EDI, {c}": create_model("deblur-edi", mean="exposure", contrast=c) for c in CONTRASTS},

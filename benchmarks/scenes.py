@@ -71,7 +71,7 @@ def measure(scenes: Scenes, device: str, batch: int, at_least_s: float) -> dict[
         times = [now(device)]
         stage = scenes.stage(chosen, device)
         times.append(now(device))
-        light = stage.render(scenes.steps)
+        light = stage.render(scenes.drawn)[:, : len(scenes.steps_us)]
         times.append(now(device))
         simulate_histogram(light, scenes.steps_us, scenes._cameras(chosen), bins=scenes.frames - 1)
         times.append(now(device))

@@ -66,7 +66,9 @@ def numpy_loop(frames: np.ndarray, times_us: np.ndarray, camera: EventCamera) ->
                     ys.append(np.full(number, y))
                     ps.append(np.full(number, change > 0))
                     reference = crossed[-1]
-    return in_order(*(np.concatenate(v) for v in (xs, ys, ts, ps)), (height, width))
+    return in_order(
+        np.concatenate(xs), np.concatenate(ys), np.concatenate(ts), np.concatenate(ps), (height, width)
+    )
 
 
 def python_loop(frames: np.ndarray, times_us: np.ndarray, camera: EventCamera) -> Events:

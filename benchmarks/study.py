@@ -11,7 +11,6 @@ Nothing is begun for which there is too little time, by what the row took before
 """
 
 import argparse
-import gc
 import time
 import traceback
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ import torch
 import torch.multiprocessing as mp
 
 from ppln.engine import portions
-from ppln.engine.feed import Kept, maker
+from ppln.engine.feed import Make, maker
 from ppln.engine.reproduce import OutOfTime, Reproduce, Runner, alone, of_samples, train_settings
 from ppln.engine.studies import STUDIES, Row
 from ppln.files import make_folder
@@ -41,17 +40,6 @@ class Job:
     seconds: float
 
 
-class Ready:
-    """Samples that another process has made, on the same GPU."""
-
-    def __init__(self, samples: Any) -> None:
-        self.samples = samples
-
-    def __call__(self, indices: list[int]) -> Any:
-        where = torch.tensor(indices).to(self.samples[0].device)
-        return type(self.samples)(*(part[where] for part in self.samples))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
@@ -67,7 +55,8 @@ def main() -> None:
     parser.add_argument("--precision", choices=("32", "tf32", "bf16"))
     given = vars(parser.parse_args())
     processes, add = given.pop("processes"), given.pop("add")
-    how = Reproduce(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+    options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    how = Reproduce(**options)
     make_folder(how.out)
     with alone(how.out):
         portion(how, processes, add, time.time() + 60 * given["minutes"])
@@ -126,30 +115,25 @@ def samples_of(row: Row, how: Reproduce) -> Task:
     return of_samples(train_settings(STUDY, row, 0, how).task)
 
 
-def make_all(row: Row, how: Reproduce) -> Any:
+def make_all(row: Row, how: Reproduce) -> Make:
     settings = train_settings(STUDY, row, 0, how)
     source, start = settings.task.source("train"), time.time()
     make = maker(source, settings.optimizer.batch, torch.device(how.device), keep=True)
-    assert isinstance(make, Kept)
     for first in range(0, len(source), 240):
         make(list(range(first, min(first + 240, len(source)))))
-    kept = make.kept
-    del make  # what it worked with takes as much memory
-    gc.collect()
     if how.device == "cuda":
         torch.cuda.synchronize()
-        torch.cuda.empty_cache()
     print(f"samples: {time.time() - start:.0f} s", flush=True)
-    return kept
+    return make
 
 
-def work(how: Reproduce, jobs: Any, lock: Any, end: float, data: Task, samples: Any) -> None:
+def work(how: Reproduce, jobs: Any, lock: Any, end: float, data: Task, samples: Make) -> None:
     def say(text: str) -> None:
         print(f"{how.out.name}, {end - time.time():.0f} s left: {text}", flush=True)
 
     how.out.mkdir(parents=True, exist_ok=True)
     runner = Runner(STUDY, replace(how, minutes=max(0, end - time.time()) / 60), say)
-    runner.pool = data, Ready(samples)
+    runner.pool = data, samples
     while (job := take(jobs, lock, end - time.time())) is not None:
         try:
             runner.attempt(job.row, job.seed)

@@ -41,9 +41,10 @@ class Plain:
     def __init__(self, settings: Train, device: str) -> None:
         torch.manual_seed(settings.run.seed)
         self.task, self.device = settings.task, device
-        net = create_model(settings.model.name, **settings.model.options).to(device)
-        if settings.machine.channels_last:
-            net = net.to(memory_format=torch.channels_last)
+        layout = torch.channels_last if settings.machine.channels_last else torch.preserve_format
+        options: Any = settings.model.options
+        net: Any = create_model(settings.model.name, **options).to(device)
+        net = net.to(memory_format=layout)
         self.optimizer = make_optimizer(settings.optimizer, net.parameters())
         self.model = torch.compile(net) if settings.machine.compile else net
         self.bf16 = settings.machine.precision == "bf16"
@@ -60,7 +61,7 @@ class Plain:
 
 def settings_for(task: Task, model: Model, batch: int, machine: Machine, folder: Path) -> Train:
     optimizer = Optimizer(batch=batch, epochs=None, steps=10**6)
-    never = {"validate_every": 10**6, "checkpoint_every": 10**6}
+    never: Any = {"validate_every": 10**6, "checkpoint_every": 10**6}
     there = find_spec("tensorboard") is not None
     return Train(task, model, optimizer, machine, Run(out=folder, log_every=10, tensorboard=there, **never))
 
@@ -79,10 +80,11 @@ def on_cpu(folder: Path) -> dict[str, Any]:
 
 def compared(folder: Path, name: str, rounds: int) -> dict[str, Any]:
     task = Deblur(height=64, width=64, train_samples=64, **SCENES)
-    options, batch = {"width": 16}, 4
+    batch = 4
     machine = Machine(device="cpu")
-    settings = settings_for(task, Model(name, options), batch, machine, folder / name)
-    loop, plain = Loop(settings, make_fabric(machine), resume=False), Plain(settings, "cpu")
+    settings = settings_for(task, Model(name, {"width": 16}), batch, machine, folder / name)
+    loop: Any = Loop(settings, make_fabric(machine), resume=False)
+    plain = Plain(settings, "cpu")
     source, order = task.source("train"), Order(64, batch)
     ready = [
         task.batch(source.batch(indices), torch.tensor(positions), 0)

@@ -36,6 +36,10 @@ def main() -> None:
             if alone:
                 signal.signal(signal.SIGTERM, _terminate)
             _COMMANDS[name][1](arguments)
+            sys.stdout.flush()
+        except BrokenPipeError:  # nobody reads on, as of `ppln info FILE | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(141)
         except BaseException as error:
             message, code = _explain(error, name)
             if debug or not message:

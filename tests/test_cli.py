@@ -1,6 +1,7 @@
 """The command line, end to end."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -189,6 +190,17 @@ def test_missing_packages_are_named_with_the_way_to_get_them(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
     with pytest.raises(SystemExit, match=r"lightning_fabric.*; run: pip install 'ppln\[all\]'"):
         run(monkeypatch, "evaluate", "deblur-edi")
+
+
+@pytest.mark.parametrize("words", [["info", "--help"], ["reproduce", "--help"]])
+def test_a_reader_that_goes_away_is_no_error(words):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "ppln", *words], stdout=write, stderr=subprocess.PIPE, text=True, timeout=60
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc")

@@ -172,22 +172,33 @@ def _as_it_is(batch: Batch) -> Batch:
 
 
 class Kept:
-    """Keeps every sample that was made, on the device, in `kept`."""
+    """Keeps every sample that was made, on the device."""
 
     def __init__(self, make: Make, length: int, device: torch.device) -> None:
-        self._make, self._device = make, device
+        self._make: Make | None = make
+        self._device = device
         self._have = np.zeros(length, dtype=bool)
-        self.kept: Any = None  # like what is made, [length, ...]
+        self._kept: Any = None  # like what is made, [length, ...]
 
     def __call__(self, indices: list[int]) -> Any:
         missing = [index for index in dict.fromkeys(indices) if not self._have[index]]
         if missing:
-            made = self._make(missing)
-            if self.kept is None:
-                self.kept = type(made)(*(x.new_empty(len(self._have), *x.shape[1:]) for x in made))
-            where = torch.tensor(missing).to(self._device)
-            for kept, new in zip(self.kept, made, strict=True):
-                kept[where] = new
-            self._have[missing] = True
+            self._add(missing)
         where = torch.tensor(indices).to(self._device)
-        return type(self.kept)(*(kept[where] for kept in self.kept))
+        return type(self._kept)(*(kept[where] for kept in self._kept))
+
+    def _add(self, missing: list[int]) -> None:
+        assert self._make is not None
+        made = self._make(missing)
+        if self._kept is None:
+            self._kept = type(made)(*(x.new_empty(len(self._have), *x.shape[1:]) for x in made))
+        where = torch.tensor(missing).to(self._device)
+        for kept, new in zip(self._kept, made, strict=True):
+            kept[where] = new
+        self._have[missing] = True
+        if self._have.all():
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+            self._make = None  # what a GPU makes samples with takes as much memory as they do
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()

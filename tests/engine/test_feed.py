@@ -1,4 +1,5 @@
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -108,3 +109,14 @@ def test_kept_samples_are_made_once():
         assert torch.equal(got.number, expected.number)
         assert torch.equal(got.numbers, expected.numbers)
     assert sorted(made) == list(range(9))
+
+
+def test_what_makes_samples_is_gone_when_all_are_kept():
+    source = Lines(9, 0)
+    kept, gone = maker(source, 3, CPU, keep=True), weakref.ref(source)
+    del source
+    kept(list(range(8)))
+    assert gone() is not None
+    kept([8])
+    assert gone() is None
+    assert torch.equal(kept([2, 8]).number, Lines(9, 0).batch([2, 8]).number)

@@ -197,6 +197,13 @@ _DEBLUR = Study(
             {"edges": 0.0},
             around=True,
         ),
+        _head(
+            "head-around-10",
+            "ours, told the events around t, n = 10",
+            {"edges": 0.0},
+            around=True,
+            segments=10,
+        ),
         _head("head", "ours, told t alone: n = 6, 4 time stamps a sample"),
         _head("head-plain", "plain head, told t alone", plain="all"),
         _head(
@@ -225,7 +232,7 @@ _DEBLUR = Study(
         ),
         Table(
             "The head: PP or plain, with or without the events around t",
-            ("head-plain", "head", "head-plain-around", "head-around", "head-pp"),
+            ("head-plain", "head", "head-plain-around", "head-around", "head-around-10", "head-pp"),
         ),
         Table(
             "Normalisation",

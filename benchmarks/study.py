@@ -23,9 +23,9 @@ import torch.multiprocessing as mp
 
 from ppln.engine import portions
 from ppln.engine.feed import Make, maker
-from ppln.engine.reproduce import OutOfTime, Reproduce, Runner, alone, of_samples, train_settings
+from ppln.engine.reproduce import OutOfTime, Reproduce, Runner, of_samples, train_settings
 from ppln.engine.studies import STUDIES, Row
-from ppln.files import make_folder
+from ppln.files import alone, make_folder
 from ppln.tasks import Task
 
 STUDY = STUDIES["deblur"]

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -30,8 +31,9 @@ def main() -> None:
     else:
         message, code = "", 0
         alone = threading.current_thread() is threading.main_thread()
-        before = signal.getsignal(signal.SIGTERM)
+        before, written = signal.getsignal(signal.SIGTERM), warnings.formatwarning
         try:
+            warnings.formatwarning = lambda message, *_: f"ppln {name}: {message}\n"
             _import_first(name)
             if alone:
                 signal.signal(signal.SIGTERM, _terminate)
@@ -46,6 +48,7 @@ def main() -> None:
                 raise
             message = f"ppln {name}: {message}"
         finally:
+            warnings.formatwarning = written
             if alone:
                 signal.signal(signal.SIGTERM, before)
         if "ppln.engine.fabric" in sys.modules:  # else there is one process
@@ -96,6 +99,8 @@ _LESS_MEMORY = {
 def _explain(error: BaseException, name: str) -> tuple[str, int]:
     """What went wrong and what to do, in a line, and the exit code; nothing for what nobody foresaw."""
     text = " ".join(str(error).split()).replace("overwrite=True", "--overwrite")
+    copy = "repair a copy: ppln convert-recording RECORDING OUT.h5 --repair"
+    text = text.replace("read with repair=True", copy if name == "prepare" else "give --repair")
     if isinstance(error, ModuleNotFoundError) and "pip install" not in text:
         return f"{text}; run: pip install 'ppln[all]'", 1
     if isinstance(error, ValueError | OSError | ModuleNotFoundError):
@@ -225,9 +230,16 @@ def _deblur(arguments: list[str]) -> None:
                 assert frame is not None
                 assert events is not None
                 source = restore.picture_recording(frame, read_events(events, **options))
-            plan = restore.plan(source, frames=frames or None, exposure_us=exposure_us, fps=fps)
+            try:
+                plan = restore.plan(source, frames=frames or None, exposure_us=exposure_us, fps=fps)
+            except ValueError as error:
+                told = str(error).replace("exposure_us", "--exposure-us")
+                raise ValueError(f"{recording or frame}: {told}") from None
             for reason in plan.left_out.values():
                 print(f"left out: {reason}", file=sys.stderr)
+            for shot in plan.shots:
+                if shot.doubt:
+                    print(f"note: {shot.doubt}", file=sys.stderr)
             where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
             if where == "cuda" and not torch.cuda.is_available():
                 raise ValueError("device is 'cuda', but torch sees no GPU here; use --device cpu")
@@ -244,7 +256,8 @@ def _deblur(arguments: list[str]) -> None:
         for film in (sharp, both):
             if film is not None:
                 print(f"wrote {film.path}: {film.frames:,} frames of {len(plan.shots):,} blurry ones")
-        print(f"their mean is within {255 * work.deviation:.2g} / 255 of the blurry frames, before rounding")
+        off = f"{255 * work.deviation:.2g} / 255"
+        print(f"the mean of 14 frames over an exposure is within {off} of the blurry one, before rounding")
 
     _parse(deblur, "deblur", arguments, positional=False)
 

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -28,7 +27,6 @@ import ppln
 from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events import Events
 from ppln.events.io import require
-from ppln.events.representations import histogram
 from ppln.files import make_folder
 from ppln.models.deblurrer import BINS, Deblurrer
 from ppln.models.edi import DeblurEDI
@@ -37,7 +35,8 @@ from ppln.nn import PPConv2d, PPConvTranspose2d
 from ppln.nn.potential import Potential
 from ppln.report import page
 from ppln.report.film import REQUIREMENT, Film, beside
-from ppln.restore import plan
+from ppln.restore import network_input, plan, to_light
+from ppln.tasks import pictures
 from ppln.tasks.deblur import Deblur
 from ppln.tasks.task import Batch
 
@@ -212,11 +211,9 @@ def _record(demo: Demo) -> _Given:
         davis=True,
     )
     (shot,) = plan(scenes.recording(demo.scene, blurry=True)).shots
-    begin, end = shot.exposure_us
-    events = histogram(shot.events, BINS, start_us=begin, end_us=end)
-    blurry = torch.from_numpy(shot.image).float() / 255
+    x = network_input(shot.events, shot.exposure_us, to_light(shot.image))
     truth = scenes.batch([demo.scene]).sharp[0]
-    return _Given(torch.cat([events, blurry[None]])[None], shot.events, shot.exposure_us, truth)
+    return _Given(x[None], shot.events, shot.exposure_us, truth)
 
 
 def _frames(title: str, network: Deblurrer, x: Tensor) -> Tensor:
@@ -234,13 +231,9 @@ def _method(title: str, frames: Tensor, given: _Given, places: Sequence[tuple[in
     times = torch.linspace(0, 1, BINS + 1)[None]
     judged = Deblur().judge(found, Batch(given.x, times, true, {}))
     curves = torch.stack([frames[:, row, column] for row, column in places], 1).numpy()
-    film = _on_screen(frames[:: (len(frames) - 1) // (FRAMES - 1)])
+    light = pictures.on_screen(frames[:: (len(frames) - 1) // (FRAMES - 1)].numpy())
+    film = (light * 255).round().astype(np.uint8)
     return page.Method(title, film, curves, {metric: float(judged[metric]) for metric in page.DIGITS})
-
-
-def _on_screen(light: Tensor) -> NDArray[np.uint8]:
-    """Linear light as a screen wants it"""
-    return (light.clamp(0, 1) ** (1 / 2.2) * 255).round().to(torch.uint8).numpy()
 
 
 def _choose_pixels(given: _Given) -> list[tuple[int, int]]:

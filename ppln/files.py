@@ -1,4 +1,4 @@
-"""Files that are there whole, or not at all, and folders for them."""
+"""Files that are there whole, or not at all, and folders for them, with one run at work in each."""
 
 import os
 from collections.abc import Iterator
@@ -39,6 +39,26 @@ def make_folder(out: Path) -> None:
         raise OSError(
             f"out is {out}, where no folder can be made ({error.strerror}); give another place"
         ) from None
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Nobody else is at work in this folder: two would each drop what the other has done.
+
+    The lock goes with the process, however that ends; the file `.lock` stays, and hinders nobody.
+    """
+    import fcntl  # only Unix has it
+
+    with open(out / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"out is {out}, where another run is at work; wait until it has ended, or give another folder"
+            ) from None
+        except OSError:  # some file systems have no locks: there it is left to those who start two
+            pass
+        yield
 
 
 def sync(path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ppln.events import Events, Frames, Recording
 from ppln.events.events import whole
@@ -31,6 +32,7 @@ from ppln.models.unet import STRIDE
 
 GRID = np.linspace(0, 1, BINS + 1)  # the times that the protocol compares, and that blur is the mean of
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722], np.float32)  # of red, green and blue: Rec. 709
+CONVERTED = ("CMYK", "YCbCr", "LAB", "HSV")  # to red, green and blue
 MOST_GAIN = np.float32(4)  # of a colour; what is left is added as grey, lest noise in the dark be multiplied
 
 
@@ -43,6 +45,7 @@ class Shot(NamedTuple):
     events: Events  # of the exposure, with begin <= t < end
     times: NDArray[np.float64]  # [T] of 0 to 1: when sharp frames are wanted
     times_us: list[int]  # the same, as the recording counts
+    doubt: str | None = None  # what may be wrong with it
 
 
 class Plan(NamedTuple):
@@ -58,22 +61,31 @@ class Sharp(NamedTuple):
 
 def picture_recording(image: Path | NDArray, events: Events) -> Recording:
     """A picture from elsewhere as the one frame of a recording; its time stamp is 0."""
-    pixels = image
-    if isinstance(image, Path):
-        imageio = require("imageio.v3", "imageio>=2.30", "reading a picture")
-        try:
-            pixels = imageio.imread(image)
-        except FileNotFoundError:
-            raise FileNotFoundError(f"there is no {image}; give a blurry picture") from None
-        except (OSError, ValueError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
-            raise ValueError(f"{image} is no picture that imageio can read: {error}") from None
-        if pixels.ndim == 3:  # without transparency
-            pixels = pixels[..., :3] if pixels.shape[2] > 2 else pixels[..., 0]
+    pixels, what = (_read(image), str(image)) if isinstance(image, Path) else (image, "the picture")
     try:
         frames = Frames(np.asarray(pixels)[None], np.zeros(1, np.int64))
     except ValueError as error:
-        raise ValueError(f"the picture cannot be a frame: {error}") from None
+        raise ValueError(f"{what} cannot be a frame: {error}") from None
     return Recording("picture", events.sensor, events, frames)
+
+
+def _read(file: Path) -> NDArray:
+    """A picture, grey or of three colours, without transparency."""
+    imageio = require("imageio.v3", "imageio>=2.30", "reading a picture")
+    try:
+        count = imageio.improps(file, plugin="pillow", index=...).n_images
+        mode = imageio.immeta(file, plugin="pillow", index=0)["mode"]
+        how = {"mode": "RGB"} if mode in CONVERTED else {}
+        pixels = imageio.imread(file, plugin="pillow", index=0, **how)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no {file}; give a blurry picture") from None
+    except (OSError, ValueError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
+        raise ValueError(f"{file} is no picture that imageio can read: {error}") from None
+    if count > 1:
+        raise ValueError(f"{file} holds {count} pictures; give a file of one")
+    if pixels.ndim == 2:
+        return pixels
+    return pixels[..., :3] if pixels.shape[2] > 2 else pixels[..., 0]
 
 
 def plan(
@@ -117,22 +129,31 @@ def plan(
         begin, end = exposures[i]
         times = _times(exposures[i], exposures[kept[0]][0], fps)
         times_us = [begin + round(float(t) * (end - begin)) for t in times]
-        within = events.between(begin, end)
-        shots.append(Shot(i, pictures.images[i], (begin, end), within, times, times_us))
+        within, doubt = events.between(begin, end), _doubt(events, i, exposures[i])
+        shots.append(Shot(i, pictures.images[i], (begin, end), within, times, times_us, doubt))
     return Plan(shots, faults)
 
 
 def _checked(recording: Recording) -> tuple[Events, Frames]:
     events, frames = recording.events, recording.frames
     if frames is None or not len(frames):
-        raise ValueError("the recording holds no frames; give the blurry picture and its exposure_us")
+        raise ValueError(
+            "the recording holds no frames; give one that does, or a blurry picture and its exposure_us"
+        )
     if events is None or not len(events):
-        raise ValueError("the recording holds no events; a frame without events cannot be restored")
+        raise ValueError("the recording holds no events, which tell what moved; give one that does")
     size = frames.images.shape[1:3]
     if size != tuple(events.sensor):
         raise ValueError(
             f"the frames are {size[0]} x {size[1]}, but the sensor of the events is {events.sensor.height} x "
             f"{events.sensor.width}; give frames of the same pixels"
+        )
+    brightest = int(frames.images.max())
+    if frames.images.dtype == np.uint16 and 0 < brightest < 2**12:
+        bits = max(8, brightest.bit_length())
+        raise ValueError(
+            f"the frames are of 16 bits, but no value is above {brightest}, and they would be black; if they "
+            f"have {bits} bits, give them times {2 ** (16 - bits)}"
         )
     return events, frames
 
@@ -150,8 +171,8 @@ def _exposures(frames: Frames, exposure_us: tuple[int, int] | None) -> list[tupl
         return [(t + begin, t + end) for t in frames.t.tolist()]
     if frames.exposure is None:
         raise ValueError(
-            "exposure_us is None, but the recording does not tell when its frames were exposed; give begin "
-            "and end in us, from a frame's time stamp: (0, 20000) where that is the start of 20 ms"
+            "exposure_us is not given, and the recording does not tell when its frames were exposed; give "
+            "begin and end in us, from a frame's time stamp: 0 and 20000 where that is the start of 20 ms"
         )
     return [(begin, end) for begin, end in frames.exposure.tolist()]
 
@@ -167,8 +188,8 @@ def _fault(events: Events, number: int, exposure_us: tuple[int, int]) -> str | N
         return f"frame {number} has an exposure of 0 us at {begin}: it is sharp, or give exposure_us"
     if 2 * (min(end, last) - max(begin, first)) < end - begin:
         return (
-            f"exposure_us of frame {number} is {exposure_us}, but the events run from {first} to {last} us; "
-            "give times as the recording counts them"
+            f"the exposure of frame {number} is {exposure_us} us, but the events run from {first} to {last} "
+            "us; choose other frames, or give exposure_us as the recording counts"
         )
     if not len(events.between(begin, end)):
         return (
@@ -176,6 +197,21 @@ def _fault(events: Events, number: int, exposure_us: tuple[int, int]) -> str | N
             "moved; choose other frames, or mend exposure_us"
         )
     return None
+
+
+def _doubt(events: Events, number: int, exposure_us: tuple[int, int]) -> str | None:
+    """How much of an exposure is before the first event or after the last, if it is more than a bin."""
+    begin, end = exposure_us
+    parts = {
+        "before the first event": int(events.t[0]) - begin,
+        "after the last event": end - int(events.t[-1]),
+    }
+    told = [
+        f"{part / (end - begin):.0%} of the exposure of frame {number} is {where} of the recording"
+        for where, part in parts.items()
+        if BINS * part > end - begin
+    ]
+    return f"{' and '.join(told)}: nothing moves there" if told else None
 
 
 def _times(exposure_us: tuple[int, int], origin_us: int, fps: float | None) -> NDArray[np.float64]:
@@ -192,9 +228,11 @@ def _times(exposure_us: tuple[int, int], origin_us: int, fps: float | None) -> N
 class Restoration:
     """Iterate over it for the sharp frames, in order of time; the network is put into eval mode.
 
-    project   add to all frames of an exposure the image after which their mean is the blurry frame. Of all
-              frames of 0 to 1 with that mean, those are the nearest: nearer to the truth, which is among
-              them. (The mean is over the 14 times of GRID, of the clipped frames.)
+    project   add to all frames of an exposure the image after which their mean is the blurry frame. (The
+              mean is over the 14 times of GRID, of the clipped frames.) Of all frames of 0 to 1 with that
+              mean, those are the nearest: where blur is the mean of 14 frames, as in HQF, they are nearer
+              to the truth, which is among them. The blur of one long exposure is a mean over all times;
+              there it makes no difference to speak of.
     tile      side of the tiles in which pictures go through the network, a multiple of 16. None: whole, in
               tiles where they are large, and in smaller ones when memory runs out.
 
@@ -224,16 +262,14 @@ class Restoration:
         self.network.eval()
         self.deviation = 0.0
         for shot in self.shots:
-            light = _light(shot.image)
+            light = to_light(shot.image)
             shown = _to_uint8(light)
             for time_us, frame in zip(shot.times_us, self._frames(shot, light), strict=True):
                 yield Sharp(time_us, frame, shown)
 
     def _frames(self, shot: Shot, light: NDArray[np.float32]) -> Iterator[NDArray[np.uint8]]:
         blurry = light if light.ndim == 2 else light @ LUMINANCE
-        begin, end = shot.exposure_us
-        events = histogram(shot.events, BINS, start_us=begin, end_us=end)
-        code = Encoded(self.network, torch.cat([events, torch.from_numpy(blurry)[None]]), self.tile)
+        code = Encoded(self.network, network_input(shot.events, shot.exposure_us, blurry), self.tile)
         grid = np.concatenate(list(code.decode(GRID)))
         if not np.isfinite(grid).all():
             raise ValueError(f"the network gives values for frame {shot.number} that are not finite")
@@ -254,6 +290,13 @@ class Restoration:
         self.tile = code.tile
 
 
+def network_input(events: Events, exposure_us: tuple[int, int], blurry: NDArray[np.float32]) -> Tensor:
+    """Events of an exposure and the blurry frame [H, W], of 0 to 1 -> [27, H, W]"""
+    begin, end = exposure_us
+    counts = histogram(events, BINS, start_us=begin, end_us=end)
+    return torch.cat([counts, torch.from_numpy(blurry)[None]])
+
+
 def correction(frames: NDArray[np.float32], blurry: NDArray[np.float32]) -> NDArray[np.float32]:
     """The image [...] to be added to frames [T, ...] so that, clipped to 0 to 1, their mean is `blurry`.
 
@@ -271,7 +314,7 @@ def correction(frames: NDArray[np.float32], blurry: NDArray[np.float32]) -> NDAr
     return shift
 
 
-def _light(image: NDArray) -> NDArray[np.float32]:
+def to_light(image: NDArray) -> NDArray[np.float32]:
     """Of 0 to 1, as stored: nothing is known of the camera's curve."""
     return image.astype(np.float32) / np.float32(np.iinfo(image.dtype).max)
 

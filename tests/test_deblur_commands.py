@@ -1,6 +1,7 @@
 """`ppln deblur`, `prepare`, `demo` and `reproduce`, end to end, and what they say of bad input."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -62,7 +63,32 @@ def test_a_recording_becomes_a_film(blurry, recording, monkeypatch, tmp_path, ca
     assert imageio.imread(tmp_path / "beside.gif", index=None).shape[0] == 14
     said = capsys.readouterr().out
     assert "14 frames of 1 blurry ones" in said
-    assert "/ 255 of the blurry frames" in said
+    assert re.search(
+        r"the mean of 14 frames over an exposure is within [\d.e-]+ / 255 of the blurry one", said
+    )
+
+
+def test_exposures_beyond_the_recording_are_noted(blurry, recording, monkeypatch, tmp_path, capsys):
+    begin, end = recording.frames.exposure[0].tolist()
+    given = ["--exposure-us", str(begin), str(end + (end - begin) // 2)]
+    run(monkeypatch, "deblur", blurry, "-o", tmp_path / "sharp", "--network", "deblur-edi", *given)
+    said = capsys.readouterr().err
+    assert re.match(r"note: 3\d% of the exposure of frame 0 is after the last event of the recording", said)
+
+
+def test_advice_fits_the_command(monkeypatch, tmp_path):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "events.txt").write_text("0.2 1 1 1\n0.1 1 1 1\n")
+    (raw / "images.txt").write_text("0.0 a.png\n0.3 a.png\n")
+    imageio.imwrite(raw / "a.png", np.zeros(SIZE, np.uint8))
+    with pytest.raises(SystemExit, match=r"or give --repair$"):
+        run(monkeypatch, "info", raw)
+    command = [sys.executable, "-m", "ppln", "info", raw, "--repair"]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=True)
+    assert re.fullmatch(r"ppln info: repaired: .*\n", done.stderr)
+    with pytest.raises(SystemExit, match=r"repair a copy: ppln convert-recording RECORDING .*--repair$"):
+        run(monkeypatch, "prepare", "recordings", "--raw", raw, "--out", tmp_path / "out")
 
 
 def test_it_is_nearer_to_the_truth_than_the_blurry_frame(scenes, blurry, monkeypatch, tmp_path):
@@ -103,7 +129,10 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
             "the frames are 60 x 70, but the sensor",
         ),
         ([blurry, "--device", "cuda"], "device is 'cuda', but torch sees no GPU here"),
-        ([blurry, "--exposure-us", "9000000", "9100000"], "exposure_us of frame 0 is .*, but the events run"),
+        (
+            [blurry, "--exposure-us", "9000000", "9100000"],
+            "blurry.h5: the exposure of frame 0 is .*, but the events run .* give --exposure-us",
+        ),
         ([blurry, "--frames", "3"], "frames has 3; the recording has 1"),
         ([tmp_path / "none.h5"], "there is no .*none.h5"),
         (
@@ -116,11 +145,11 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
         ([blurry, "--network", "steering-ppln"], "such as 'deblur-ppln-head-small'"),
         (
             [bad(recording, tmp_path / "a.h5", frames=None)],
-            "the recording holds no frames; give the blurry picture",
+            "the recording holds no frames; give one that does, or a blurry picture",
         ),
         (
             [bad(recording, tmp_path / "b.h5", frames=late)],
-            "exposure_us of frame 0 is .*, but the events run",
+            "the exposure of frame 0 is .*, but the events run",
         ),
         (
             [bad(recording, tmp_path / "c.h5", frames=early, events=quiet)],

@@ -1,10 +1,14 @@
-"""A file is there whole, or as it was before."""
+"""A file is there whole, or as it was before; and one at a time is at work in a folder."""
 
+import errno
+import fcntl
 import os
+import subprocess
+import sys
 
 import pytest
 
-from ppln.files import put_in_place
+from ppln.files import alone, put_in_place
 
 
 def test_what_is_written_takes_the_name(tmp_path):
@@ -52,4 +56,47 @@ def test_what_exists_is_kept_unless_told(tmp_path):
 def test_no_folder(tmp_path):
     refused = pytest.raises(FileNotFoundError, match=r"no folder .*none to write a\.json to; make it first")
     with refused, put_in_place(tmp_path / "none" / "a.json"):
+        pass
+
+
+def test_two_are_not_at_work_in_one_folder(tmp_path):
+    (tmp_path / "other").mkdir()
+    with alone(tmp_path), alone(tmp_path / "other"):
+        message = rf"out is {tmp_path}, where another run is at work; wait until .* or give another folder"
+        with pytest.raises(ValueError, match=message), alone(tmp_path):
+            pytest.fail("two at once")
+    with alone(tmp_path):
+        pass
+
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from ppln.files import alone
+with alone(Path(sys.argv[1])):
+    print("holds it", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_one_that_was_killed_hinders_nobody(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", HOLDS, tmp_path], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"holds it\n"
+            with pytest.raises(ValueError, match="another run is at work"), alone(tmp_path):
+                pytest.fail("two at once")
+        finally:
+            process.kill()
+    assert (tmp_path / ".lock").exists()
+    with alone(tmp_path):
+        pass
+
+
+def test_a_file_system_without_locks_will_do(tmp_path, monkeypatch):
+    def unknown(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unknown)
+    with alone(tmp_path):
         pass

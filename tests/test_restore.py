@@ -1,11 +1,13 @@
 """Sharp frames from recordings: times, exposures, colour, the mean, tiles, and what is refused."""
 
+import re
 from pathlib import Path
 
 import imageio.v3 as imageio
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from ppln import create_model, read_recording, restore
@@ -122,7 +124,7 @@ def test_what_cannot_be_restored_is_left_out_of_all_and_refused_by_name():
     found = plan(recording)
     assert [shot.number for shot in found.shots] == [0]
     assert list(found.left_out) == [1, 2]
-    with pytest.raises(ValueError, match=r"frame 2 is \(2000, 2100\), but the events run from 0 to 1000 us"):
+    with pytest.raises(ValueError, match=r"frame 2 is \(2000, 2100\) us, but the events run from 0 to 1000"):
         plan(recording, frames=[0, 2])
 
 
@@ -236,6 +238,18 @@ def test_colours_keep_their_shares():
     frames = [sharp.frame for sharp in Restoration(Rising(), plan(recording).shots)]
     for t, frame in zip(GRID, frames, strict=True):
         assert np.abs(frame - 2 * t * recording.frames.images[0].astype(float)).max() < 0.51
+
+
+def test_networks_see_the_luminance_of_rec_709():
+    class Given(Rising):
+        def encode(self, x):
+            self.x = x
+            return x
+
+    recording, network = made(colour=True), Given()
+    recording.frames.images[0, 0, :3] = 255 * np.eye(3)
+    list(Restoration(network, plan(recording).shots))
+    np.testing.assert_allclose(network.x[0, -1, 0, :3], [0.2126, 0.7152, 0.0722], atol=1e-6)
 
 
 def test_luminance_is_met_where_colours_cannot_be_multiplied():
@@ -378,7 +392,14 @@ def test_too_little_memory_and_other_errors_are_told():
             {"frames": Frames(np.zeros((1, 24, 20), np.uint8), np.zeros(1, np.int64))},
             "24 x 20, but .* 20 x 24",
         ),
-        ({"frames": Frames(np.zeros((1, 20, 24), np.uint8), np.zeros(1, np.int64))}, "exposure_us is None"),
+        (
+            {"frames": Frames(np.zeros((1, 20, 24), np.uint8), np.zeros(1, np.int64))},
+            "exposure_us is not given",
+        ),
+        (
+            {"frames": Frames(np.full((1, 20, 24), 900, np.uint16), np.zeros(1, np.int64))},
+            "no value is above 900, .* if they have 10 bits, give them times 64",
+        ),
     ],
 )
 def test_recordings_that_lack_something(change, says):
@@ -399,7 +420,7 @@ def test_recordings_that_lack_something(change, says):
         ({"exposure_us": (5, 5)}, r"exposure_us is \(5, 5\)"),
         ({"exposure_us": 20_000}, "exposure_us is 20000; give begin and end in whole us"),
         ({"exposure_us": (0, 0.02)}, r"exposure_us is \(0, 0.02\); give begin and end in whole us"),
-        ({"exposure_us": (5000, 6000)}, r"exposure_us of frame 0 is \(5100, 6100\), but .* 0 to 1000 us"),
+        ({"exposure_us": (5000, 6000)}, r"the exposure of frame 0 is \(5100, 6100\) us, but .* 0 to 1000 us"),
         ({"exposure_us": (-700, 100)}, "events run from 0 to 1000"),
     ],
 )
@@ -413,6 +434,33 @@ def test_no_events_in_the_exposure():
     outside = recording.events[(recording.events.t < 100) | (recording.events.t >= 200)]  # the end is no part
     with pytest.raises(ValueError, match=r"no events in the exposure of frame 0, \(100, 200\) us"):
         plan(Recording("made", recording.sensor, outside, recording.frames))
+
+
+def test_events_of_an_exposure():
+    """The end is no part of it."""
+    x, t = np.zeros(5, np.int64), np.array([0, 99, 100, 199, 200])
+    events = Events(x, x, t, x, (20, 24))
+    (shot,) = plan(Recording("made", events.sensor, events, made().frames)).shots
+    assert shot.events.t.tolist() == [100, 199]
+
+
+@pytest.mark.parametrize(
+    ("exposure_us", "says"),
+    [
+        ((0, 1000), None),
+        ((-30, 1000), None),  # less than a bin
+        ((-100, 1000), "9% of the exposure of frame 0 is before the first event of the recording: nothing"),
+        ((500, 1500), "50% of the exposure of frame 0 is after the last event"),
+        ((-500, 1500), "25% .* before the first event of the recording and 25% .* after the last"),
+    ],
+)
+def test_exposures_that_events_do_not_cover_are_doubtful(exposure_us, says):
+    recording = made(exposures=[(0, 1000)])
+    (shot,) = plan(recording, exposure_us=exposure_us).shots
+    if says is None:
+        assert shot.doubt is None
+    else:
+        assert re.match(says, shot.doubt)
 
 
 def test_exposures_that_overlap():
@@ -446,6 +494,22 @@ def test_a_picture_from_elsewhere(channels, tmp_path):
     (shot,) = plan(picture_recording(path, made().events), exposure_us=(300, 500)).shots
     assert shot.exposure_us == (300, 500)
     assert np.array_equal(shot.image, {2: image[..., 0], 4: image[..., :3]}.get(*channels or [0], image))
+
+
+def test_a_picture_of_other_colours(tmp_path):
+    colour = np.zeros((20, 24, 3), np.uint8) + np.uint8([200, 100, 40])
+    Image.fromarray(colour).convert("CMYK").save(tmp_path / "blurry.tif")
+    (shot,) = plan(picture_recording(tmp_path / "blurry.tif", made().events), exposure_us=(300, 500)).shots
+    assert np.array_equal(shot.image, colour)
+
+
+def test_files_of_several_pictures(tmp_path):
+    pages = [Image.fromarray(np.full((20, 24), 10 * k, np.uint8)) for k in range(3)]
+    pages[0].save(tmp_path / "pages.tif", save_all=True, append_images=pages[1:])
+    with pytest.raises(ValueError, match=r"pages.tif holds 3 pictures; give a file of one"):
+        picture_recording(tmp_path / "pages.tif", made().events)
+    pages[1].save(tmp_path / "one.gif")
+    assert picture_recording(tmp_path / "one.gif", made().events).frames.images.shape[:3] == (1, 20, 24)
 
 
 def test_no_picture(tmp_path):

@@ -5,11 +5,13 @@
 
 What the files hold is told in ppln.datasets.windows. A file takes its name when it is complete and on the
 disk, and says itself what it was made from: what an interrupted run has finished is not made again. One run
-at a time may write to a folder.
+at a time writes to a folder: a second one is refused.
 """
 
 import hashlib
 import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -27,7 +29,7 @@ from ppln.datasets.windows import FORMAT, MANIFEST, VERSION, Entry, Manifest, Pr
 from ppln.events.events import whole
 from ppln.events.io import RecordingError, detect, require
 from ppln.events.io.hdf5 import attribute, opened
-from ppln.files import make_folder, put_in_place
+from ppln.files import alone, make_folder, put_in_place
 
 ARRAYS = Window._fields
 COMPRESSION = 4  # of gzip
@@ -102,30 +104,31 @@ def prepare(
                 f"out is {out}, where {name}.h5 would replace its own source; give another folder"
             )
     make_folder(out)
-    manifest = _manifest(out, protocol, frames_per_blur)
-    for name in (MANIFEST, *(f"{name}.h5" for name in named)):
-        for rest in out.glob(f".{escape(name)}.*.part"):  # of a run that was killed
-            rest.unlink()
-    _save(manifest, out)
-
-    jobs = []
-    for name, source in named.items():
-        known = manifest.recordings.get(name)
-        sha256 = None if known is None else known.sha256
-        jobs.append(_Job(source, out / f"{name}.h5", frames_per_blur, sha256, verify, overwrite))
-    made: list[str] = []
-    kept: list[str] = []
-    failed: list[Exception] = []
-    for done in _run(jobs, min(workers, len(jobs))):
-        if isinstance(done, Exception):
-            failed.append(done)
-            continue
-        (made if done.made else kept).append(done.name)
-        entries = {**manifest.recordings, done.name: done.entry}
-        manifest = replace(manifest, recordings=dict(sorted(entries.items())))
+    with alone(out):
+        manifest = _manifest(out, protocol, frames_per_blur)
+        for name in (MANIFEST, *(f"{name}.h5" for name in named)):
+            for rest in out.glob(f".{escape(name)}.*.part"):  # of a run that was killed
+                rest.unlink()
         _save(manifest, out)
-        if progress is not None:
-            progress(done, len(made) + len(kept), len(jobs))
+
+        jobs = []
+        for name, source in named.items():
+            known = manifest.recordings.get(name)
+            sha256 = None if known is None else known.sha256
+            jobs.append(_Job(source, out / f"{name}.h5", frames_per_blur, sha256, verify, overwrite))
+        made: list[str] = []
+        kept: list[str] = []
+        failed: list[Exception] = []
+        for done in _run(jobs, min(workers, len(jobs))):
+            if isinstance(done, Exception):
+                failed.append(done)
+                continue
+            (made if done.made else kept).append(done.name)
+            entries = {**manifest.recordings, done.name: done.entry}
+            manifest = replace(manifest, recordings=dict(sorted(entries.items())))
+            _save(manifest, out)
+            if progress is not None:
+                progress(done, len(made) + len(kept), len(jobs))
     if len(failed) == 1:
         raise failed[0]
     if failed:
@@ -209,7 +212,8 @@ def _run(jobs: list[_Job], workers: int) -> Iterator[Done | Exception]:
         yield from map(_do, jobs)
         return
     # Not forked: this process may have threads, whose locks a copy would hold for ever.
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
     try:
         # No more at a time than are worked on: an interrupted worker would go on with what it was given.
         waiting = iter(jobs)
@@ -225,6 +229,18 @@ def _run(jobs: list[_Job], workers: int) -> Iterator[Done | Exception]:
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _do(job: _Job) -> Done | Exception:

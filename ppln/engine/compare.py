@@ -153,11 +153,6 @@ def table(comparison: Comparison) -> str:
             for row in comparison.rows
         ),
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |" for row in rows
-    ]
-    lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
     ours, theirs = (_seeds_text(len(method.values)) for method in comparison.rows[0][2:4])
     title = (
         f"{comparison.task}, {comparison.split}, {comparison.samples} samples. "
@@ -168,7 +163,16 @@ def table(comparison: Comparison) -> str:
         "Difference [95 % interval, paired bootstrap over samples].",
         "p: t test, signed ranks, sign flips, of paired differences (over samples: means over seeds).",
     )
-    return "\n".join([title, "", *lines, "", *notes])
+    return "\n".join([title, "", grid(rows), "", *notes])
+
+
+def grid(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells, the first one the head, as a table of Markdown."""
+    cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [f"| {' | '.join(c.ljust(w) for c, w in zip(row, widths, strict=True))} |" for row in cells]
+    rule = "| " + " | ".join("-" * max(3, width) for width in widths) + " |"
+    return "\n".join([lines[0], rule, *lines[1:]])
 
 
 def paired(differences: NDArray[np.float64]) -> Tests | None:

@@ -17,6 +17,7 @@ from ppln.files import put_in_place
 
 FILE = "study.json"
 _FORMAT, _VERSION = "ppln study", 1
+_HOW = ("seconds", "samples_per_s", "on", "about")  # of a training: how it went, and not what came out
 
 Plain = dict[str, Any]
 
@@ -45,7 +46,8 @@ def write(path: Path, study: Mapping[str, Any]) -> None:
 
 
 def merge(files: Sequence[Path]) -> Plain:
-    """Several portions of one study as one. What they have of the same row and seed must agree.
+    """Several portions of one study as one. What they have of the same row and seed must agree: then the
+    first is kept.
 
     Titles, tables and claims are those of the last file.
     """
@@ -61,7 +63,6 @@ def merge(files: Sequence[Path]) -> Plain:
             _agree(part, first, reference[part], path, study[part])
         for result in study["results"]:
             key, seed = result["row"], result["seed"]
-            name = f"{key}, seed {seed}"
             other, known = rows.setdefault(key, (path, result["settings"]))
             _agree(f"the settings of {key}", other, known, path, result["settings"])
             for set_name, of in result["sets"].items():
@@ -74,11 +75,15 @@ def merge(files: Sequence[Path]) -> Plain:
                     )
             if (key, seed) in results:
                 other, known = results[key, seed]
-                _agree(f"the training of {name}", other, known["training"], path, result["training"])
-                for set_name, of in result["sets"].items():
-                    was = known["sets"].get(set_name, of)["metrics"]
-                    _agree(f"metrics of {name} on {set_name}", other, was, path, of["metrics"])
-                result = {**known, "sets": {**known["sets"], **result["sets"]}}
+                both = [name for name in result["sets"] if name in known["sets"]]
+                found = difference(_outcome(known, both), _outcome(result, both), rounding=TOLERANCE)
+                if found is not None:
+                    raise ValueError(
+                        f"{other} and {path} both have {key}, seed {seed}, done twice and with other "
+                        f"results: {found}; leave one of the files out"
+                    )
+                new = {name: of for name, of in result["sets"].items() if name not in both}
+                result = {**known, "sets": {**known["sets"], **new}}
             results[key, seed] = path, result
     last = studies[-1][1]
     order = {key: k for k, key in enumerate(last["rows"])}
@@ -115,6 +120,12 @@ def difference(was: Any, now: Any, where: str = "", *, rounding: float = 0.0) ->
     if isinstance(was, float) and isinstance(now, float) and math.isclose(was, now, rel_tol=rounding):
         return None
     return None if was == now else f"{where} {was!r} and {now!r}".strip()
+
+
+def _outcome(result: Plain, sets: Sequence[str]) -> Plain:
+    """What came out of a training, and on these test sets."""
+    training = {name: value for name, value in (result["training"] or {}).items() if name not in _HOW}
+    return {"training": training, "metrics": {name: result["sets"][name]["metrics"] for name in sets}}
 
 
 def _agree(what: str, path: str, was: Any, other: str, now: Any) -> None:

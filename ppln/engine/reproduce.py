@@ -14,7 +14,6 @@ its last checkpoint; one that is finished is evaluated on every test set before 
 """
 
 import csv
-import fcntl
 import gc
 import json
 import math
@@ -23,7 +22,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -44,7 +42,7 @@ from ppln.engine.studies import Row, Study
 from ppln.engine.train import Interrupted, Loop
 from ppln.engine.trained import find
 from ppln.engine.watch import NotFinite
-from ppln.files import make_folder, put_in_place
+from ppln.files import alone, make_folder, put_in_place
 from ppln.models import create_model, weights
 from ppln.tasks import Source, Task
 
@@ -451,20 +449,6 @@ class Runner:
             "results": [result for _, result in ranked],
         }
         portions.write(self.file, content)
-
-
-@contextmanager
-def alone(out: Path) -> Iterator[None]:
-    """Two that write one study.json would each drop what the other has done."""
-    with open(out / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"out is {out}, where another `ppln reproduce` is at work; give another --out, and later "
-                "put both together with --add"
-            ) from None
-        yield
 
 
 def _deciding(values: Mapping[str, Any]) -> Plain:

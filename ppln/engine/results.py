@@ -73,8 +73,9 @@ def evaluate_network(
     about = describe(card.name, network.net, card.options, file)
     folder = how.out or _folder(network) / f"{config.plain(task)['data']}-{how.split}"
     about |= {"limit": how.limit, "precision": how.precision}
+    task.source(how.split)  # errors now, rather than after the work; and of data that are not there first
     _check_free(folder, {**about, "split": how.split}, task)
-    make_folder(folder)  # an error now, rather than after the work
+    make_folder(folder)
     fabric = launch(Machine(how.device, how.devices, how.nodes, precision=how.precision))
     with fabric.autocast():
         found = evaluate(
@@ -114,9 +115,15 @@ def _check_free(folder: Path, about: Mapping[str, Any], task: Task) -> None:
         "another network": was.get("model") != now["model"],
         "other weights": (was.get("checkpoint") or {}).get("sha256")
         != (now["checkpoint"] or {}).get("sha256"),
-        "another data set": was.get("settings") != now["settings"],
+        "another data set": _resolved(was.get("settings") or {}, task) != _resolved(now["settings"], task),
         **{f"another --{name}": was.get(name) != now[name] for name in ("split", "limit", "precision")},
     }
     for what, differs in different.items():
         if differs:
             raise ValueError(f"{file} is of {what}; move it away, or give another --out")
+
+
+def _resolved(settings: Mapping[str, Any], task: Task) -> dict[str, Any]:
+    """With folders by where they are, and not by how they were typed."""
+    paths = {name for name, value in asdict(task).items() if isinstance(value, Path)}
+    return {k: str(Path(v).resolve()) if k in paths and v else v for k, v in settings.items()}

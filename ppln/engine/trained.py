@@ -16,6 +16,7 @@ from ppln.models.networks import NETWORKS, check_shapes, known, with_weights, wi
 from ppln.models.weights import Card, Metric
 from ppln.tasks import TASKS, Task
 
+_WEIGHTS = "weights.safetensors"  # what `ppln reproduce` leaves of a run, instead of checkpoints
 _UNITS = {"psnr": "dB", "deg": "degrees", "mm": "mm", "px": "pixels"}  # by a part of the metric's name
 
 
@@ -30,18 +31,25 @@ class Network(NamedTuple):
 def find(source: Path | str, *, ema: bool = True) -> Network:
     """source: a run's folder, a checkpoint's, a file that `ppln export` wrote, or the name of a network.
 
+    A run's folder may be one of `ppln reproduce`, with weights.safetensors in place of checkpoints.
     ema: take the running average of the weights, if the run kept one.
     """
-    path, named = Path(source), None
+    path, named, settings = Path(source), None, None
     if not path.exists() and str(source) in zoo.list_models():
         name = named = str(source)
         if not NETWORKS[name].learns:
             return Network(zoo.create_model(name).eval(), zoo.card(name), _task(name)(), None, None)
         path = zoo.weights_file(name)
+    if (path / _WEIGHTS).is_file() and not (path / "checkpoints").exists():
+        if (path / "config.yaml").exists():
+            settings = config.build(config.Train, config.read(path / "config.yaml"))
+        path = path / _WEIGHTS
     if path.is_file():
         net, card = weights.read(path)
         zoo.check_name(named or card.name, path, card)
-        return Network(net, card, _task(card.name)(), path, None)
+        if settings is None:
+            return Network(net, card, _task(card.name)(), path, None)
+        return Network(net, card, settings.task, path, settings.run.seed)
     if not path.exists():
         raise FileNotFoundError(
             f"there is no {path}; give a run's folder, a file that `ppln export` wrote, or the name of a "
@@ -67,9 +75,11 @@ def _task(name: str) -> type[Task]:
 
 
 def home(file: Path) -> Path | None:
-    """The run's folder of RUN/checkpoints/STEP/model.safetensors; None of a file on its own."""
+    """RUN of RUN/checkpoints/STEP/model.safetensors, RUN/weights.safetensors; None of a file on its own."""
     step = file.parent
-    return step.parents[1] if step.parent.name == "checkpoints" else None
+    if step.parent.name == "checkpoints":
+        return step.parents[1]
+    return step if file.name == _WEIGHTS and (step / "config.yaml").exists() else None
 
 
 def _measured(file: Path) -> list[Metric]:

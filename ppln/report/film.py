@@ -147,9 +147,9 @@ class _Folder(_Writer):
         self.path.mkdir()
 
     def add(self, frame: Frame, number: int, time_us: int) -> None:
-        import imageio.v3 as imageio
+        from PIL import Image  # which imageio has; a writer of its own complains when it is interrupted
 
-        imageio.imwrite(self.path / f"{number:06d}_{time_us}us.png", frame)
+        Image.fromarray(frame).save(self.path / f"{number:06d}_{time_us}us.png")
 
 
 class _Gif(_Writer):

@@ -151,6 +151,10 @@ class Deblur(Task):
         Rows: prediction, truth, and the error (red: too bright; a tenth of full scale is full colour). On the
         left: the blurry frame, all events, and the error the blurry frame has in the middle.
         """
+
+        def shown(light: NDArray[np.float32]) -> pictures.Picture:
+            return pictures.grey(pictures.on_screen(light))
+
         blocks = []
         for found, true, x in zip(prediction[:2], batch.target[:2], batch.x[:2], strict=True):
             chosen = [0, (len(true) - 1) // 2, len(true) - 1]
@@ -159,14 +163,9 @@ class Deblur(Task):
             predicted, sharp = predicted[chosen], sharp[chosen]
             errors = [blurry - sharp[1], *(predicted - sharp)]
             rows = [
-                [_on_screen(blurry), *map(_on_screen, predicted)],
-                [pictures.signed(events, 6), *map(_on_screen, sharp)],
+                [shown(blurry), *map(shown, predicted)],
+                [pictures.signed(events, 6), *map(shown, sharp)],
                 [pictures.signed(error, 0.1) for error in errors],
             ]
             blocks.append(pictures.tiles([[pictures.enlarge(tile, 200) for tile in row] for row in rows]))
         return pictures.tiles([blocks], gap=16)
-
-
-def _on_screen(light: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Linear light, [H, W], as a screen wants it."""
-    return pictures.grey(np.nan_to_num(light).clip(0, 1) ** (1 / 2.2))

@@ -36,6 +36,11 @@ def grey(light: NDArray[np.floating]) -> Picture:
     return np.repeat((np.nan_to_num(light).clip(0, 1) * 255).round().astype(np.uint8)[..., None], 3, -1)
 
 
+def on_screen(light: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Linear light as a screen wants it; both of 0 to 1."""
+    return np.nan_to_num(light).clip(0, 1) ** (1 / 2.2)
+
+
 def signed(values: NDArray[np.floating], most: float) -> Picture:
     """Values [H, W] on white: red above 0, blue below; at `most` in full colour."""
     strength = (np.abs(np.nan_to_num(values)) / most).clip(0, 1)

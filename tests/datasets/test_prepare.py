@@ -1,8 +1,12 @@
 """Folders of windows: made, interrupted, gone on with, verified, in one process and in several."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +20,7 @@ from ppln.datasets import prepare as module
 from ppln.datasets.prepare import prepare
 from ppln.datasets.windows import Manifest, Windows, iter_windows
 from ppln.events import Events
+from ppln.files import alone
 
 pytest.importorskip("rosbags.rosbag1")
 
@@ -35,7 +40,7 @@ def prepare_hqf(raw, out, **options):
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.name != ".lock"}
 
 
 def test_end_to_end(raw, tmp_path):
@@ -114,6 +119,66 @@ def test_resumed_after_a_kill_in_the_middle(raw, tmp_path):
     before = {file: file.stat().st_mtime_ns for file in out.glob("*.h5")}
     assert prepare_hqf(raw, out, verify=True).made == ()
     assert before == {file: file.stat().st_mtime_ns for file in out.glob("*.h5")}
+
+
+def test_a_second_run_leaves_the_first_alone(raw, tmp_path):
+    out = tmp_path / "out"
+    prepare(raw / "desk.bag", out, protocol="hqf")
+    (out / ".desk_fast.h5.1.part").write_bytes(b"half, by the first")
+    before = contents(out)
+    message = r"out is .*out, where another run is at work; wait until it has ended, or give another folder"
+    with alone(out), pytest.raises(ValueError, match=message):
+        prepare_hqf(raw, out)
+    assert contents(out) == before
+    assert prepare_hqf(raw, out).made == ("desk_fast",)  # the lock's file is still there
+    assert sorted(contents(out)) == ["desk.h5", "desk_fast.h5", "manifest.json"]
+    assert len(Windows(out, "test")) == 2
+    for _ in range(2):  # nor is it something among recordings
+        ignored = prepare(raw, raw, protocol="hqf").ignored
+    assert [path.name for path in ignored] == ["desk.h5", "desk_fast.h5", "manifest.json"]
+
+
+ORPHANS = """
+import multiprocessing, os, signal, sys
+from pathlib import Path
+from ppln.datasets import hqf, prepare
+def killed(*_):
+    workers = multiprocessing.active_children()
+    Path(sys.argv[3]).write_text(" ".join(str(worker.pid) for worker in workers))
+    os.kill(os.getpid(), signal.SIGKILL)
+prepare.prepare(
+    hqf.find_bags(sys.argv[1], partial=True), sys.argv[2], protocol="hqf", workers=2, progress=killed
+)
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"  # one that ended, and whose new parent has not asked
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_workers_end_with_a_run_that_is_killed(raw, tmp_path):
+    (raw / "desk.bag").unlink()
+    recorded.write_bag(raw / "desk.bag", recorded.recording(3000, events=4000))  # it is at work for longer
+    out, told = tmp_path / "out", tmp_path / "workers"
+    ended = subprocess.run([sys.executable, "-c", ORPHANS, raw, out, told])
+    assert ended.returncode == -signal.SIGKILL
+    workers = [int(pid) for pid in told.read_text().split()]
+    assert len(workers) == 2
+    deadline = time.monotonic() + 20
+    while any(map(is_running, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    left = [pid for pid in workers if is_running(pid)]
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert not left
+    prepare_hqf(raw, out)
+    assert sorted(contents(out)) == ["desk.h5", "desk_fast.h5", "manifest.json"]
 
 
 def test_an_interruption_leaves_nothing_half_written(raw, tmp_path, monkeypatch):

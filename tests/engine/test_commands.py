@@ -9,14 +9,18 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import ppln
 from ppln.cli import main
+from ppln.datasets.prepare import prepare
 from ppln.engine import checkpoint
 from ppln.engine.train import Loop
 from ppln.engine.trained import find
+from ppln.events import Events, Frames, Recording, Sensor
+from ppln.events.io import native
 from ppln.models import zoo
 
 TINY = "--height 16 --width 22 --train-samples 8 --val-samples 2 --test-samples 5 --batch 4 --steps 2"
@@ -97,6 +101,24 @@ def test_results_of_something_else_are_not_overwritten(monkeypatch):
     assert Path("here/results.json").read_bytes() == before
     run(monkeypatch, f"evaluate steering-ppln {size} --test-samples 2 --batch 1")  # the same, found anew
     assert Path("here/results.json").read_bytes() != before
+
+
+def test_a_folder_of_windows_is_told_by_where_it_is(monkeypatch, folder):
+    draw = np.random.default_rng(0)
+    for name, seed in (("a", 0), ("b", 1)):
+        frames = Frames(draw.integers(0, 256, (14, 16, 22), dtype=np.uint8), np.arange(14) * 1000)
+        events = Events([3] * 9, [2] * 9, np.arange(9) * 1000 + seed, [1] * 9, (16, 22))
+        native.write_recording(Recording(name, Sensor(16, 22), events, frames), folder / f"{name}.h5")
+        prepare(folder / f"{name}.h5", folder / f"windows-{name}")
+    command = "evaluate deblur-edi --device cpu --out here --data windows --folder"
+    fails(monkeypatch, f"{command} nowhere", "there are no prepared windows in nowhere; run: ppln prepare")
+    assert not (folder / "here").exists()
+    run(monkeypatch, f"{command} windows-a")
+    fails(monkeypatch, f"{command} nowhere", "there are no prepared windows in nowhere; run: ppln prepare")
+    fails(monkeypatch, f"{command} windows-b", "is of another data set; move it away, or give another --out")
+    (folder / "link").symlink_to("windows-a")
+    for same in (folder / "windows-a", "./windows-a", "link", "windows-b/../windows-a"):
+        run(monkeypatch, f"{command} {same}")
 
 
 def test_a_name_does_not_stand_for_another_network(monkeypatch, folder):

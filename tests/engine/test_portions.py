@@ -28,6 +28,20 @@ def test_test_sets_of_one_training_are_merged(tmp_path):
     assert result["sets"].keys() == {"scenes", "slider"}
 
 
+def test_of_the_same_training_done_twice_the_first_is_kept(tmp_path):
+    """How long it took, on what and when, is not what came out."""
+    first, again = made("ours", 0, 34.0, sets=("scenes", "slider")), made("ours", 0, 34.0)
+    again["training"] |= {"seconds": 99.0, "samples_per_s": 5.0, "on": "CPU", "about": {"git": None}}
+    for k, result in enumerate((first, again)):
+        for of in result["sets"].values():
+            of["seconds"] = float(k)
+    files = [put(tmp_path / f"{k}.json", study(result)) for k, result in enumerate((first, again))]
+    (result,) = merge(files)["results"]
+    assert list(result["sets"]) == ["scenes", "slider", "scenes-53"]
+    assert result.pop("sets") == {**again["sets"], **first.pop("sets")}
+    assert result == first
+
+
 @pytest.mark.parametrize(
     ("data", "same"),
     [
@@ -53,15 +67,19 @@ def test_conflicts_name_both_files(tmp_path):
     other_data = made("theirs", 0, 33.0)
     other_data["sets"]["slider"]["data"] = {"x_rms": [4.5, 1.27, 0.98]}  # of the same mean
     other_training = made("ours", 0, 34.0)
-    other_training["training"]["seconds"] = 99.0
+    other_training["training"]["loss"] = 0.02
     for content, message in (
         (study(made("ours", 1, 34.0), steps=20), "differ in budget: optimizer.steps 10 and 20"),
         (
             study(made("ours", 1, 34.0, rate=2e-3)),
             "the settings of ours: optimizer.learning_rate 0.001 and 0.002",
         ),
-        (study(made("ours", 0, 31.0)), "metrics of ours, seed 0 on scenes: psnr 34.0 and 31.0"),
-        (study(other_training), "the training of ours, seed 0: seconds 60.0 and 99.0"),
+        (
+            study(made("ours", 0, 31.0)),
+            "both have ours, seed 0, done twice and with other results: metrics.scenes.psnr 34.0 and 31.0; "
+            "leave one of the files out",
+        ),
+        (study(other_training), "ours, seed 0, .* with other results: training.loss 0.01 and 0.02"),
         (study(other_data), "other samples in the test set slider, by their x_rms"),
         (study(study="pose"), "study: 'deblur' and 'pose'"),
     ):

@@ -16,11 +16,13 @@ import torch
 from line import Lines, register, settings
 
 from ppln import tasks
-from ppln.engine import checkpoint, config, reproduce
+from ppln.engine import checkpoint, config, reproduce, trained
 from ppln.engine.feed import maker
 from ppln.engine.reproduce import Reproduce, train_settings
 from ppln.engine.studies import STUDIES, Claim, Paper, Row, Study, Table
 from ppln.engine.train import Loop, train
+from ppln.engine.trained import find, home
+from ppln.files import alone
 from ppln.models import networks, weights
 from ppln.models.networks import without_memory
 from ppln.tasks.deblur import Deblur
@@ -284,8 +286,8 @@ def test_all_rows_are_evaluated_on_the_same_samples(tmp_path, monkeypatch, facto
 
 def test_two_do_not_share_a_folder(tmp_path):
     with (
-        reproduce.alone(tmp_path),
-        pytest.raises(ValueError, match="another `ppln reproduce` is at work; give another --out"),
+        alone(tmp_path),
+        pytest.raises(ValueError, match="another run is at work; wait until it has ended, or give another"),
     ):
         run(tmp_path)
     done, _ = run(tmp_path, minutes=0)
@@ -319,6 +321,37 @@ def test_another_budget_is_an_error(tmp_path):
     done, _ = run(tmp_path, seeds=(0,), steps=3, again=True)
     assert len(done.now) == 2
     assert [result["training"]["steps"] for result in read(tmp_path)["results"]] == [3, 3]
+
+
+def test_another_precision_is_an_error(tmp_path):
+    run(tmp_path, seeds=(0,), rows=("small",), precision="32")
+    with pytest.raises(ValueError, match=r"machine.precision '32' and 'bf16'; .* another --out"):
+        run(tmp_path, seeds=(0,), rows=("small",), precision="bf16")
+    (tmp_path / "study.json").unlink()  # the row's own settings tell it, too
+    with pytest.raises(ValueError, match=r"small/0: .* other settings, precision '32' and 'bf16'"):
+        run(tmp_path, seeds=(0,), rows=("small",), precision="bf16")
+
+
+def test_what_is_left_of_a_row_is_a_run(tmp_path, monkeypatch):
+    """With the settings it was trained with; evaluations go there, too."""
+    monkeypatch.setattr(trained, "TASKS", tasks.TASKS)
+    run(tmp_path, seeds=(1,), rows=("small",), train_samples=12)
+    folder = tmp_path / "small" / "1"
+    found = find(folder)
+    assert found.file == folder / "weights.safetensors"
+    assert (found.task.train_samples, found.seed) == (12, 1)
+    assert found.card.options["width"] == 3
+    assert home(found.file) == folder
+    small = find(found.file)
+    assert (small.task.train_samples, small.seed) == (20, None)
+    for a, b in zip(found.net.parameters(), small.net.parameters(), strict=True):
+        assert torch.equal(a, b)
+    (folder / "config.yaml").unlink()
+    assert (find(folder).task, find(folder).seed) == (small.task, None)
+    assert home(found.file) is None
+    (folder / "checkpoints").mkdir()  # of a training that goes on
+    with pytest.raises(ValueError, match="no checkpoint in"):
+        find(folder)
 
 
 def test_a_row_that_was_changed_is_an_error_or_done_again(tmp_path):

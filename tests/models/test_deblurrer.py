@@ -42,6 +42,9 @@ def test_few_events_are_left_alone():
     assert torch.equal(balanced(x), x)
     x[0, 3, 5, 7] = 1
     torch.testing.assert_close(balanced(x), x, atol=0.05, rtol=0)
+    x[0, 3, :8] = 1  # a deviation of 0.5, beside one of 0
+    expected = (0.3 / (0.5**2 + 0.3**2) ** 0.5) ** 0.5
+    torch.testing.assert_close(balanced(x)[0, 3, 0, 0], torch.tensor(expected))
 
 
 @pytest.mark.parametrize(("on", "off"), [(0.3, 0.2), (0.2, 0.3), (0.25, 0.25)])

@@ -129,6 +129,15 @@ def test_refinement_sees_the_frame_and_events_before_it_and_not_after():
         assert moved.tolist() == [k >= 4 for k in range(14)]
 
 
+def test_refinement_goes_on_from_the_refined_frame():
+    net, frames, events = model().refinement, torch.rand(1, 14, 1, 5, 5), torch.zeros(1, 26, 5, 5)
+    with torch.no_grad():
+        before = net(frames, events)
+        net.residual.bias += 0.5
+        more = (net(frames, events) - before - 0.5).abs().amax((0, 2, 3, 4))  # than is added to each anyway
+    assert [bool(moved > 1e-4) for moved in more] == [k >= 1 for k in range(14)]
+
+
 @pytest.mark.parametrize("size", [(1, 1), (5, 7), (16, 32)])
 @pytest.mark.parametrize("refine", [True, False])
 def test_any_size_and_form_of_time(size: tuple[int, int], refine: bool):

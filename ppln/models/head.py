@@ -79,7 +79,10 @@ class DeblurPPLNHead(UNet, Deblurrer):
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The features [B, C, H, W], the signed counts of events [B, 14, 1, H, W], and the blurry frame"""
-        return crop(self.features(pad(x, STRIDE)), x), signed_count(x), x[:, EVENT_CHANNELS:]
+        features = crop(self.features(pad(x, STRIDE)), x)
+        # Channels last: the head's narrow convolutions are twice as fast on a CPU.
+        features = features.contiguous(memory_format=torch.channels_last)
+        return features, signed_count(x), x[:, EVENT_CHANNELS:]
 
     def decode(self, code: tuple[Tensor, Tensor, Tensor], t: Tensor | float) -> Tensor:
         features, counts, blurry = code
@@ -110,7 +113,8 @@ class DeblurPPLNHead(UNet, Deblurrer):
 def events_around(counts: Tensor, t: Tensor) -> Tensor:
     """How many more positive than negative events there are from t to t + each lag, squashed to -1 to 1.
 
-    counts [B, K, 1, H, W] of `signed_count`, t [B, T] -> [B, T, lags, H, W], lags of -8, -4 ... 4, 8 bins
+    counts [B, K, 1, H, W] of `signed_count`, t [B, T] -> [B, T, lags, H, W], lags of -8, -4 ... 4, 8 bins,
+    which come last in memory
 
     Counts run in straight lines between their knots, so those at any times are one product of matrices.
     """
@@ -128,5 +132,5 @@ def events_around(counts: Tensor, t: Tensor) -> Tensor:
     with torch.autocast(counts.device.type, enabled=False):
         pixels = counts.flatten(2).mT.to(weight.dtype)  # [B, H W, K]
         around = (pixels @ weight.transpose(1, 2).flatten(2)).tanh()  # [B, H W, T lags]
-    around = around.unflatten(-1, weight.shape[1::2]).movedim(1, -1)
-    return around.unflatten(-1, counts.shape[-2:]).to(counts.dtype)
+    around = around.unflatten(-1, weight.shape[1::2]).transpose(1, 2).to(counts.dtype).contiguous()
+    return around.movedim(-1, 2).unflatten(-1, counts.shape[-2:])

@@ -31,7 +31,7 @@ def main() -> None:
     else:
         message, code = "", 0
         alone = threading.current_thread() is threading.main_thread()
-        before, written = signal.getsignal(signal.SIGTERM), warnings.formatwarning
+        before, format_warning = signal.getsignal(signal.SIGTERM), warnings.formatwarning
         try:
             warnings.formatwarning = lambda message, *_: f"ppln {name}: {message}\n"
             _import_first(name)
@@ -48,7 +48,7 @@ def main() -> None:
                 raise
             message = f"ppln {name}: {message}"
         finally:
-            warnings.formatwarning = written
+            warnings.formatwarning = format_warning
             if alone:
                 signal.signal(signal.SIGTERM, before)
         if "ppln.engine.fabric" in sys.modules:  # else there is one process

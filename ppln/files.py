@@ -1,5 +1,6 @@
 """Files that are there whole, or not at all, and folders for them, with one run at work in each."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,8 +57,9 @@ def alone(out: Path) -> Iterator[None]:
             raise ValueError(
                 f"out is {out}, where another run is at work; wait until it has ended, or give another folder"
             ) from None
-        except OSError:  # some file systems have no locks: there it is left to those who start two
-            pass
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise  # else the file system has no locks, and it is left to those who start two
         yield
 
 

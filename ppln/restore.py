@@ -148,8 +148,7 @@ def _checked(recording: Recording) -> tuple[Events, Frames]:
             f"the frames are {size[0]} x {size[1]}, but the sensor of the events is {events.sensor.height} x "
             f"{events.sensor.width}; give frames of the same pixels"
         )
-    brightest = int(frames.images.max())
-    if frames.images.dtype == np.uint16 and 0 < brightest < 2**12:
+    if frames.images.dtype == np.uint16 and 0 < (brightest := int(frames.images.max())) < 2**12:
         bits = max(8, brightest.bit_length())
         raise ValueError(
             f"the frames are of 16 bits, but no value is above {brightest}, and they would be black; if they "

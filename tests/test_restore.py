@@ -7,6 +7,7 @@ import imageio.v3 as imageio
 import numpy as np
 import pytest
 import torch
+from convolved import Convolved
 from PIL import Image
 from torch import nn
 
@@ -15,32 +16,11 @@ from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events import Events, Frames, Recording
 from ppln.models import tiles
 from ppln.models.deblurrer import Deblurrer
-from ppln.models.edi import DeblurEDI
 from ppln.models.layout import repeat
-from ppln.models.tiles import Encoded
 from ppln.restore import GRID, Restoration, correction, picture_recording, plan
 
 DATA = Path(__file__).parents[1] / "../shared/data"
 real = pytest.mark.skipif(not DATA.exists(), reason="no shared data")
-
-
-class Convolved(Deblurrer):
-    """A 3 x 3 filter of whole numbers over blurry frame and events, times 1 + t: exact in float32."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(27, 1, 3, padding=1, bias=False)
-        with torch.no_grad():
-            self.conv.weight.copy_(torch.randint(-2, 3, (1, 27, 3, 3)))
-        self.encoded = []
-
-    def encode(self, x):
-        self.encoded.append(tuple(x.shape[2:]))
-        return (self.conv(x),)
-
-    def decode(self, code, t):
-        frames = repeat(code[0], t)
-        return frames + (frames * t[..., None, None, None] if t.dim() == 2 else 0)
 
 
 class Rising(Deblurrer):
@@ -261,75 +241,6 @@ def test_luminance_is_met_where_colours_cannot_be_multiplied():
 
 
 # Tiles.
-
-
-def whole_numbers(size):
-    """A recording whose blurry frame is all black: what Convolved makes of it is whole."""
-    recording = made(size=size)
-    recording.frames.images[:] = 0
-    return plan(recording).shots[0]
-
-
-def decoded(network, shot, tile):
-    x = torch.cat(
-        [restore.histogram(shot.events, 13, start_us=100, end_us=200), torch.zeros(1, *shot.image.shape)]
-    )
-    code = Encoded(network, x * 8, tile)
-    return np.concatenate(list(code.decode(np.array([0.0, 0.5, 1.0])))), code
-
-
-@pytest.mark.parametrize("size", [(140, 300), (128, 145), (300, 200), (60, 410)])
-@pytest.mark.parametrize("tile", [128, 144])
-def test_tiles_of_a_small_receptive_field_are_exact(size, tile):
-    torch.manual_seed(0)
-    network = Convolved()
-    shot = whole_numbers(size)
-    want, _ = decoded(network, shot, None)
-    network.encoded.clear()
-    found, code = decoded(network, shot, tile)
-    assert np.abs(want).max() > 1
-    np.testing.assert_allclose(found, want, rtol=1e-6, atol=0)
-    assert len(network.encoded) == len(code.parts) > 1  # once each
-    for rows, columns, _ in code.parts:
-        assert rows.start % 16 == columns.start % 16 == 0
-        assert max(rows.stop - rows.start, columns.stop - columns.start) <= tile
-
-
-@pytest.mark.parametrize("balance", [False, True])
-def test_what_is_known_of_the_whole_picture_is_the_same_in_all_tiles(balance):
-    """EDI looks at single pixels, but for its contrast and the weights of the polarities."""
-    torch.manual_seed(0)
-    x = torch.zeros(27, 200, 330)
-    x[-1] = 0.2 + torch.rand(200, 330) / 2
-    x[0:26:2, :, :100] = torch.poisson(torch.full((13, 200, 100), 0.3))  # left: positive ones only
-    x[1:26:2, :, 100:] = torch.poisson(torch.full((13, 200, 230), 0.1))
-    network, times = DeblurEDI(balance=balance), np.array([0.0, 0.5, 1.0])
-    whole, tiled = (np.concatenate(list(Encoded(network, x, tile).decode(times))) for tile in (None, 128))
-    np.testing.assert_allclose(tiled, whole, rtol=1e-4, atol=1e-6)
-    tensors = network(x[None], torch.from_numpy(times)[None])[0, :, 0].detach().numpy()
-    np.testing.assert_allclose(whole, tensors, rtol=1e-4, atol=1e-6)
-
-
-def test_seams_of_a_wide_receptive_field_do_not_show():
-    """Each tile is one flat grey: only the blending is seen."""
-
-    class Flat(Deblurrer):
-        def encode(self, x):
-            return x[:, -1:].mean((2, 3), keepdim=True).expand(-1, -1, *x.shape[2:])
-
-        def decode(self, code, t):
-            return repeat(code, t)
-
-    x = torch.zeros(27, 200, 330)
-    x[-1] = torch.rand(200, 1) + torch.rand(1, 330)
-    code = Encoded(Flat(), x, 128)
-    (frame,) = next(code.decode(np.array([0.3])))
-    flats = [part[2].flatten()[0].item() for part in code.parts]
-    assert len(flats) == 15
-    assert frame.min() >= min(flats) - 1e-6
-    assert frame.max() <= max(flats) + 1e-6
-    steepest = max(np.abs(np.diff(frame, axis=axis)).max() for axis in (0, 1))
-    assert 0 < steepest < 1.5 * (max(flats) - min(flats)) / 32
 
 
 def test_large_pictures_are_tiled(monkeypatch):

@@ -219,8 +219,8 @@ def _interval_text(interval: Interval | None) -> str:
 
 
 def _training(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> str:
-    head = ["", "learning rate", "samples", "sharp frames", "loss at the end", "seconds", "samples/s", "on"]
-    rows = [head]
+    head = ["", "learning rate", "samples", "sharp frames", "loss at the end", "PSNR, validation"]
+    rows = [[*head, "seconds", "samples/s", "on"]]
     for key, mine in grouped.items():
         told = [result["training"] for result in mine if result["training"]]
         if not told:
@@ -234,6 +234,7 @@ def _training(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> s
                 f"{samples:,}",
                 f"{samples * settings['task'].get('times_per_sample', 1):,}",
                 _mean([training["loss"] for training in told], 4),
+                _mean([float(of["validation"]["psnr"]) for of in told if "psnr" in of["validation"]], 2),
                 f"{fmean(training['seconds'] for training in told):.0f}",
                 f"{median(training['samples_per_s'] for training in told):.0f}",
                 ", ".join(sorted({training["on"] for training in told})),

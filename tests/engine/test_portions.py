@@ -68,6 +68,7 @@ def test_conflicts_name_both_files(tmp_path):
     other_data["sets"]["slider"]["data"] = {"x_rms": [4.5, 1.27, 0.98]}  # of the same mean
     other_training = made("ours", 0, 34.0)
     other_training["training"]["loss"] = 0.02
+    other_metrics = made("ours", 0, 31.0) | {"training": made("ours", 0, 34.0)["training"]}
     for content, message in (
         (study(made("ours", 1, 34.0), steps=20), "differ in budget: optimizer.steps 10 and 20"),
         (
@@ -75,7 +76,7 @@ def test_conflicts_name_both_files(tmp_path):
             "the settings of ours: optimizer.learning_rate 0.001 and 0.002",
         ),
         (
-            study(made("ours", 0, 31.0)),
+            study(other_metrics),
             "both have ours, seed 0, done twice and with other results: metrics.scenes.psnr 34.0 and 31.0; "
             "leave one of the files out",
         ),

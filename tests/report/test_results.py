@@ -48,6 +48,7 @@ def test_the_table_has_means_and_deviations():
     assert took["sharp frames"] == "1,920"
     assert took["seconds"] == "61"
     assert took["loss at the end"] == "0.0200 ± 0.0100"
+    assert took["PSNR, validation"] == "29.25 ± 0.25"
     assert "12,288 samples of 128 x 128, 10 steps of 48, 4 frames of each" in text
     assert "scenes (3 samples), scenes-53 (3 samples), slider (3 samples)" in text
     assert "Revisions: abcdef012345, abcdef012345 with changes. torch 2.13.0." in text

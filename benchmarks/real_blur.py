@@ -1,4 +1,4 @@
-"""Really blurry frames (cups.h5 of the data page), restored: what can be said without a sharp truth.
+"""Really blurry frames (cups.h5, of a DAVIS346), restored: what can be said without a sharp truth.
 
     python benchmarks/real_blur.py cups.h5 benchmarks/results/real_blur.json --figure docs/figures/cups.png
 
@@ -9,6 +9,7 @@ smoothed      the same of pictures smoothed by one pixel, which takes single noi
 flat          median size of the Laplacian at flat pixels, as a standard deviation: noise
 flat_rms      its root mean square: noise, with the few pixels that are far off
 gradient      mean square of the gradient at all pixels: edges and noise
+events        how many there are in the exposure: how much moves
 
 EDI searches its contrast. The larger it is, the stronger are its edges and its noise: it is measured with
 several given ones, too.
@@ -76,6 +77,7 @@ def main() -> None:
             }
             for name, picture in pictures.items()
         }
+        row["blurry"]["events"] = float(len(shot.events.between(*shot.exposure_us)))
         for name, film in films.items():
             row[name]["deviation"] = float(np.abs(film.mean(0) - blurry).max())
         rows.append(row)

@@ -221,7 +221,7 @@ _DEBLUR = Study(
         _head("head-no-normalization", "t alone, not normalised", mean="none"),
         _head("head-no-smoothing", "t alone, not smoothed", temperature=None),
         *(_head(f"head-segments-{n}", f"t alone, n = {n}", segments=n) for n in _SEGMENTS),
-        *(_head(f"head-times-{n}", f"t alone, {n} time stamps", {"times_per_sample": n}) for n in _TIMES),
+        *(_head(f"head-times-{n}", f"t alone, time stamps: {n}", {"times_per_sample": n}) for n in _TIMES),
         _head("head-of-27", "t alone, frames at 27 times", {"train_times": 27}),
     ),
     tables=(

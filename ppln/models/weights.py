@@ -65,12 +65,13 @@ class Card:
         """The card as a page: what it is, data, budget, metrics, licence, how to load it."""
         network = NETWORKS[self.name]
         trained = bool(self.data)
+        untrained = "no trained weights come with it" if self.parameters else "nothing is learnt"
         rows = {
             "input": f"{network.input}; t [B, T] in [0, 1]",
             "output": network.output,
             "options": ", ".join(f"{key}={value!r}" for key, value in self.options.items()) or "none",
             "parameters": f"{self.parameters:,}" + (f", stored in {self.dtype}" if trained else ""),
-            "data": self.data or "none: there are no trained weights here yet",
+            "data": self.data or f"none: {untrained}",
         }
         if trained:
             rows |= {"budget": self.budget, "licence": self.licence, "date": self.date}

@@ -167,6 +167,7 @@ def _deblur(arguments: list[str]) -> None:
         fps: float | None = None,
         play_fps: float = 25.0,
         project: bool = True,
+        keep_hot_pixels: bool = False,
         tile: int | None = None,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         overwrite: bool = False,
@@ -188,6 +189,7 @@ def _deblur(arguments: list[str]) -> None:
             fps: Sharp frames per second of the scene. Default: 14 for each blurry frame.
             play_fps: Frames per second that the film plays.
             project: Add to the frames of an exposure what makes their mean the blurry frame.
+            keep_hot_pixels: Keep events of pixels that fire ten times as often as their neighbours.
             tile: Side of tiles, a multiple of 16. Default: tiles only of large pictures, or where memory is
                 short.
             device: Where to compute; auto: cuda where there is one.
@@ -230,6 +232,10 @@ def _deblur(arguments: list[str]) -> None:
                 assert frame is not None
                 assert events is not None
                 source = restore.picture_recording(frame, read_events(events, **options))
+            if not keep_hot_pixels:
+                source, note = restore.without_hot_pixels(source)
+                if note:
+                    print(f"note: {note}; --keep-hot-pixels keeps them", file=sys.stderr)
             try:
                 plan = restore.plan(source, frames=frames or None, exposure_us=exposure_us, fps=fps)
             except ValueError as error:

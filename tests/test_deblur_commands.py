@@ -76,6 +76,30 @@ def test_exposures_beyond_the_recording_are_noted(blurry, recording, monkeypatch
     assert re.match(r"note: 3\d% of the exposure of frame 0 is after the last event of the recording", said)
 
 
+def test_hot_pixels_are_left_out_and_told(blurry, recording, monkeypatch, tmp_path, capsys):
+    def film(path, *options):
+        run(monkeypatch, "deblur", path, "-o", tmp_path / "film", "--overwrite", *options)
+        return np.stack([imageio.imread(file) for file in sorted((tmp_path / "film").iterdir())]).astype(
+            float
+        )
+
+    clean = film(blurry)
+    assert "hot" not in capsys.readouterr().err
+    events, (begin, end) = recording.events, recording.frames.exposure[0].tolist()
+    t = np.arange(begin, end, (end - begin) // 260)
+    order = np.argsort(np.concatenate([events.t, t]), kind="stable")
+    columns = ((events.x, t * 0 + 30), (events.y, t * 0 + 20), (events.t, t), (events.p, t >= begin))
+    together = Events(*(np.concatenate(pair)[order] for pair in columns), events.sensor)
+    faulty = replace(recording, events=together)
+    native.write_recording(faulty, tmp_path / "faulty.h5")
+    mended = film(tmp_path / "faulty.h5")
+    said = capsys.readouterr().err
+    assert re.match(r"note: left out: 2\d\d events of 1 hot pixel; --keep-hot-pixels keeps them", said)
+    assert np.abs(mended - clean).mean() < 0.1
+    assert np.abs(film(tmp_path / "faulty.h5", "--keep-hot-pixels") - clean).mean() > 1
+    assert "hot" not in capsys.readouterr().err
+
+
 def test_advice_fits_the_command(monkeypatch, tmp_path):
     raw = tmp_path / "raw"
     raw.mkdir()

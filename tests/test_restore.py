@@ -240,6 +240,13 @@ def test_luminance_is_met_where_colours_cannot_be_multiplied():
     assert (found[1, 0, 0] == 0.5).all()  # grey
 
 
+def test_colours_are_multiplied_by_4_at_most():
+    light = np.array([[[0.04, 0.08, 0.02]]], np.float32)
+    blurry = light @ restore.LUMINANCE
+    found = restore._coloured(light, blurry, np.stack([3 * blurry, 4 * blurry, 10 * blurry]))
+    np.testing.assert_allclose(found, [3 * light, 4 * light, 4 * light + 6 * blurry], atol=1e-6)
+
+
 # Tiles.
 
 

@@ -98,10 +98,19 @@ def _ppln(key: str, title: str, paper: Paper | None = None, **options: Any) -> R
     return Row(key, title, "deblur-ppln", options, optimizer=_rate(1e-2), paper=paper)
 
 
-_OTHERS = (
-    *("edi", "edi-balanced", "eslnet", "eslnet-pp", "ecir", "deblursr", "unet-blind", "unet-t", "unet-14"),
-    *("ppln", "ppln-observed", "head-plain"),
+def _residual(kind: str, title: str, rate: float, balance: bool = False) -> Row:
+    """A U-Net that starts from the blurry frame, as ours does, or has balanced events, too."""
+    key = f"unet-{kind}-{'balanced' if balance else 'residual'}"
+    options = {**_PLAIN, "residual": True, "balance": balance}
+    return Row(key, title, f"deblur-unet-{kind}", options, optimizer=_rate(rate))
+
+
+_SYSTEMS = (
+    *("edi", "edi-balanced", "edi-best", "edi-balanced-best", "eslnet", "eslnet-pp", "ecir", "deblursr"),
+    *("unet-blind", "unet-t", "unet-14", "unet-t-residual", "unet-14-residual", "ppln", "ppln-observed"),
 )
+_OTHERS = (*_SYSTEMS, "eslnet-fine", "ecir-balanced", "unet-t-balanced", "unet-14-balanced", "head-plain")
+_RIVALS = ("edi", "eslnet", "eslnet-fine", "eslnet-pp", "ecir", "ecir-balanced", "deblursr", "ppln")
 # Against the plain head that is told the most: ours, and those of its family that validation scenes prefer.
 _TRIED = ("head-around", "head-around-10", "head-pp", "head-segments-20")
 
@@ -133,12 +142,32 @@ _DEBLUR = Study(
         Row("edi", "EDI", "deblur-edi", paper=Paper(0.336, 17.822, 0.515), trained=False),
         Row("edi-balanced", "EDI, polarities balanced", "deblur-edi", {"balance": True}, trained=False),
         Row(
+            "edi-best",
+            "EDI, with the one contrast that is best on slider",
+            "deblur-edi",
+            {"contrast": 0.35},
+            trained=False,
+        ),
+        Row(
+            "edi-balanced-best",
+            "EDI, polarities balanced, with the one contrast that is best on slider",
+            "deblur-edi",
+            {"balance": True, "contrast": 0.45},
+            trained=False,
+        ),
+        Row(
             "eslnet",
             "eSL-Net",
             "deblur-eslnet",
             {"width": 480, "stride": 8},
             optimizer=_UNROLLED,
             paper=Paper(0.452, 14.938, 0.282),
+        ),
+        Row(
+            "eslnet-fine",
+            "eSL-Net of 0.12 M parameters, its codes as fine as the frame",
+            "deblur-eslnet",
+            optimizer=_UNROLLED,
         ),
         Row(
             "eslnet-pp",
@@ -155,6 +184,13 @@ _DEBLUR = Study(
             _PLAIN,
             optimizer=_rate(3e-3),
             paper=Paper(0.207, 21.713, 0.609),
+        ),
+        Row(
+            "ecir-balanced",
+            "E-CIR, polarities balanced",
+            "deblur-ecir",
+            {**_PLAIN, "balance": True},
+            optimizer=_rate(3e-3),
         ),
         Row(
             "deblursr",
@@ -175,6 +211,10 @@ _DEBLUR = Study(
         ),
         Row("unet-t", "U-Net, t as a channel", "deblur-unet-t", _PLAIN, _EDGES, _rate(1e-2)),
         Row("unet-14", "U-Net, 14 outputs", "deblur-unet-14", _PLAIN, optimizer=_rate(3e-2)),
+        _residual("t", "U-Net, t as a channel, added to the blurry frame", 3e-3),
+        _residual("t", "U-Net, t as a channel, added, polarities balanced", 3e-3, balance=True),
+        _residual("14", "U-Net, 14 outputs, added to the blurry frame", 3e-3),
+        _residual("14", "U-Net, 14 outputs, added, polarities balanced", 3e-3, balance=True),
         _ppln(
             "ppln",
             "PPLN, the paper's: all layers PP, mean regressed",
@@ -206,6 +246,13 @@ _DEBLUR = Study(
             around=True,
             segments=10,
         ),
+        _head(
+            "head-unbalanced",
+            "ours, told the events around t, polarities not balanced",
+            {"edges": 0.0},
+            around=True,
+            balance=False,
+        ),
         _head("head", "ours, told t alone: n = 6, 4 time stamps a sample"),
         _head("head-plain", "plain head, told t alone", plain="all"),
         _head(
@@ -227,11 +274,16 @@ _DEBLUR = Study(
     tables=(
         Table(
             "All systems",
+            ("blurry", *_SYSTEMS, "head", "head-around"),
+        ),
+        Table(
+            "Polarities balanced, or not",
             (
-                *("blurry", "edi", "edi-balanced", "eslnet", "eslnet-pp", "ecir", "deblursr"),
-                *("unet-blind", "unet-t", "unet-14", "ppln", "ppln-observed", "head", "head-around"),
+                *("edi", "edi-balanced", "ecir", "ecir-balanced", "unet-t-residual", "unet-t-balanced"),
+                *("unet-14-residual", "unet-14-balanced", "head-unbalanced", "head-around"),
             ),
         ),
+        Table("eSL-Net's size", ("eslnet", "eslnet-fine")),
         Table(
             "The head: PP or plain, with or without the events around t",
             ("head-plain", "head", "head-plain-around", "head-around", "head-around-10", "head-pp"),
@@ -263,18 +315,16 @@ _DEBLUR = Study(
         ),
     ),
     claims=(
-        Claim("head-around", "unet-14", least=1.5),
-        Claim("head-around", "unet-t", least=3),
+        *(Claim("head-around", f"unet-14{kind}", least=1.5) for kind in ("", "-residual", "-balanced")),
+        *(Claim("head-around", f"unet-t{kind}", least=3) for kind in ("", "-residual", "-balanced")),
         Claim("head-around", "head-plain", least=1),
         Claim("head", "head-plain", least=1),
         *(Claim(ours, "head-plain-around", least=1) for ours in _TRIED),
-        *(
-            Claim("head-around", other)
-            for other in ("edi", "eslnet", "eslnet-pp", "ecir", "deblursr", "ppln")
-        ),
+        *(Claim("head-around", other) for other in _RIVALS),
         *(Claim("head-around", other, "slider", least=0.5) for other in _OTHERS),
         *(Claim(ours, "head-plain-around", "slider", least=0.5) for ours in _TRIED),
         Claim("head-around", "unet-14", "scenes-53", metric="psnr_unseen"),
+        Claim("head-around", "head-unbalanced"),
         Claim("ppln", "unet-blind"),
         Claim("ppln", "ppln-no-normalization"),
         Claim("ppln", "ppln-no-smoothing"),

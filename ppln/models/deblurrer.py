@@ -26,9 +26,12 @@ class Deblurrer(nn.Module, ABC):
     on t has nothing to encode, and decodes x itself.
     """
 
+    balance = False
+    """Whether the thresholds of the two polarities are told apart first: see `balanced`."""
+
     def prepare(self, x: Tensor) -> Tensor:
         """What is known of a picture as a whole is put into it: x [B, 27, H, W] -> the same shape"""
-        return x
+        return balanced(x) if self.balance else x
 
     def encode(self, x: Tensor) -> Any:
         """x [B, 27, H, W], prepared -> what `decode` needs: a tensor, or a tuple of tensors, each [B, ...]"""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ppln.models.deblurrer import EVENT_CHANNELS, Deblurrer
-from ppln.models.layout import crop, pad, repeat, unit_times
+from ppln.models.layout import crop, pad, repeat, silence, unit_times
 from ppln.models.unet import STRIDE, UNet
 from ppln.nn import Potential
 from ppln.nn.layers import check_node
@@ -84,8 +84,7 @@ class DeblurSR(UNet, Deblurrer):
         self.blocks = nn.Sequential(*(ResidualBlock(features) for _ in range(blocks)))
         # N raw lengths, then slopes and intercepts [N, 9].
         self.kernel = nn.Conv2d(features, segments * (1 + 2 * KERNEL), 1)
-        for p in self.kernel.parameters():  # training starts from the blurry frame
-            nn.init.zeros_(p)
+        silence(self.kernel)  # training starts from the blurry frame
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """-> raw coefficients [B, 19 N, H, W], and the blurry frame's 3x3 neighbourhoods [B, 9, H, W]"""

@@ -13,7 +13,7 @@ from numpy.polynomial import legendre
 from torch import Tensor, nn
 
 from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, grid
-from ppln.models.layout import crop, interpolate, pad, unit_times
+from ppln.models.layout import crop, interpolate, pad, silence, unit_times
 from ppln.models.unet import STRIDE, UNet
 
 POINTS = 10  # at which the derivative is predicted: also the degree of the brightness
@@ -78,8 +78,7 @@ class Refinement(nn.Module):
         self.enter = nn.Conv2d(2 + NEARBY + HIDDEN, HIDDEN, 3, padding=1)
         self.update = nn.Conv2d(HIDDEN, HIDDEN, 3, padding=1)
         self.residual = nn.Conv2d(HIDDEN, 1, 3, padding=1)
-        for p in self.residual.parameters():  # training starts from the polynomials as they are
-            nn.init.zeros_(p)
+        silence(self.residual)  # training starts from the polynomials as they are
 
     def forward(self, frames: Tensor, events: Tensor) -> Tensor:
         """frames [B, K, 1, H, W], events [B, 26, H, W] -> residuals [B, K, 1, H, W]"""
@@ -110,15 +109,16 @@ class DeblurECIR(UNet, Deblurrer):
     protocol, and what it adds to them is interpolated linearly in between, so that a frame depends on
     x and its own t alone. Both parts are trained together.
 
-    refine: False leaves the polynomials as they are: their mean is the blurry frame, exactly.
+    refine: False leaves the polynomials as they are: their mean is the blurry frame, exactly. balance: see
+    Deblurrer; not in the paper.
     """
 
     antiderivatives: Tensor  # [2^13, N * N]
 
-    def __init__(self, *, width: int = 64, refine: bool = True) -> None:
+    def __init__(self, *, width: int = 64, refine: bool = True, balance: bool = False) -> None:
         super().__init__(EVENT_CHANNELS + 1, POINTS, width)
-        for p in self.head.parameters():  # training starts from the blurry frame
-            nn.init.zeros_(p)
+        self.balance = balance
+        silence(self.head)  # training starts from the blurry frame
         self.refinement = Refinement() if refine else None
         table = torch.tensor(antiderivatives(), dtype=torch.float32).flatten(1)
         self.register_buffer("antiderivatives", table, persistent=False)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, balanced, signed_count
+from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, signed_count
 from ppln.models.layout import interpolate, repeat, unit_times
 
 # Of the energy that `search` minimises, as it works best on synthetic scenes of the training split.
@@ -38,7 +38,7 @@ class DeblurEDI(Deblurrer):
     polarities. None: `search` finds it for each sample, from min_contrast to max_contrast.
     mean: what the blurry frame is the mean of. "frames": the 14 frames at linspace(0, 1, 14), where blur was
     made from frames. "exposure": all light of the exposure, in a camera's own blurry frames.
-    balance: tell the thresholds of the two polarities apart first: see deblurrer.balanced.
+    balance: see Deblurrer.
     """
 
     def __init__(
@@ -66,9 +66,7 @@ class DeblurEDI(Deblurrer):
 
     def prepare(self, x: Tensor) -> Tensor:
         """Events as changes of log L: times the contrast; no gradient goes through the search for it"""
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
-        if self.balance:
-            x = balanced(x)
+        x = super().prepare(x.to(torch.promote_types(x.dtype, torch.float32)))
         contrast = self.search(x)[:, None, None, None] if self.contrast is None else self.contrast
         return torch.cat([x[:, :EVENT_CHANNELS] * contrast, x[:, EVENT_CHANNELS:]], 1)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, balanced, signed_count
+from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, signed_count
 from ppln.models.layout import crop, fold, pad, unit_times
 from ppln.models.unet import STRIDE, UNet
 from ppln.nn import PPConv2d
@@ -33,7 +33,8 @@ class DeblurPPLNHead(UNet, Deblurrer):
     potential over time: "observed": the blurry frame; "regressed": predicted; "none": no PP layer is
     normalised. jitter: in training layers are told t up to so many bins of time too early or late, so that
     their potentials run smoothly between the times that there are frames of; the events around t are exact.
-    around: False, to compare with: the head is told t, but not what happened around it.
+    around: False, to compare with: the head is told t, but not what happened around it. balance: see
+    Deblurrer.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class DeblurPPLNHead(UNet, Deblurrer):
         plain: Literal["none", "hidden", "all"] = "none",
         jitter: float = 0.5,
         around: bool = True,
+        balance: bool = True,
     ) -> None:
         if layers < 2:
             raise ValueError(f"layers must be 2 or more, got {layers}")
@@ -58,7 +60,7 @@ class DeblurPPLNHead(UNet, Deblurrer):
         if not 0 <= jitter <= BINS:
             raise ValueError(f"jitter must be 0 to {BINS} bins, got {jitter}")
         super().__init__(EVENT_CHANNELS + 1, 1, width, head=lambda *_: nn.Identity(), norm=False)
-        self.mean, self.jitter = mean, jitter
+        self.mean, self.jitter, self.balance = mean, jitter, balance
         sizes = [width // 2 + EVENT_CHANNELS + 1, *[channels] * (layers - 1), 1]
         self.layers = nn.ModuleList()
         for i in range(layers):
@@ -73,9 +75,6 @@ class DeblurPPLNHead(UNet, Deblurrer):
             )
         self.around = nn.Conv2d(2 * REACH, channels, 3, padding=1) if around else None
         self.clock = nn.Linear(1, channels) if plain == "all" else None
-
-    def prepare(self, x: Tensor) -> Tensor:
-        return balanced(x)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The features [B, C, H, W], the signed counts of events [B, 14, 1, H, W], and the blurry frame"""

@@ -6,7 +6,7 @@ Dimensions: B batch, T time stamps, K predicted frames, H x W image.
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 
@@ -71,3 +71,9 @@ def crop(y: Tensor, like: Tensor) -> Tensor:
             y = y.index_select(dim, torch.arange(like.shape[dim], device=y.device))
         return y
     return y[..., : like.shape[-2], : like.shape[-1]]
+
+
+def silence(layer: nn.Module) -> None:
+    """Let a layer give 0 until it is trained."""
+    for p in layer.parameters():
+        nn.init.zeros_(p)

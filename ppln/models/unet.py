@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ppln.models.deblurrer import EVENT_CHANNELS, Deblurrer
-from ppln.models.layout import crop, fold, interpolate, pad, repeat, unit_times
+from ppln.models.layout import crop, fold, interpolate, pad, repeat, silence, unit_times
 from ppln.nn import PPConv2d, PPConvTranspose2d
 from ppln.nn.released import ReleasedConv2d, ReleasedConvTranspose2d
 
@@ -134,33 +134,46 @@ class DeblurUNet(UNet, Deblurrer):
 
 
 class DeblurUNetT(UNet, Deblurrer):
-    """The plain U-Net told the time: t in [0, 1] is an image of its own, after the blurry frame."""
+    """The plain U-Net told the time: t in [0, 1] is an image of its own, after the blurry frame.
 
-    def __init__(self, *, width: int = 192) -> None:
+    residual: it gives what to add to the blurry frame, at first nothing. balance: see Deblurrer.
+    """
+
+    def __init__(self, *, width: int = 192, residual: bool = False, balance: bool = False) -> None:
         super().__init__(EVENT_CHANNELS + 2, 1, width)
         self.in_channels = EVENT_CHANNELS + 1  # of x; t is added here
+        self.residual, self.balance = residual, balance
+        if residual:
+            silence(self.head)
 
     def decode(self, code: Tensor, t: Tensor | float) -> Tensor:
         times = unit_times(t, code)
         images = repeat(pad(code, STRIDE), times)  # [B, (T,) 27, H, W]
         clock = times.to(code.dtype)[..., None, None, None].expand(*images.shape[:-3], 1, *images.shape[-2:])
         y = fold(lambda x: self.head(self.features(x)), torch.cat([images, clock], -3))
-        return crop(y, code)
+        return crop(y + images[..., -1:, :, :] if self.residual else y, code)
 
 
 class DeblurUNet14(UNet, Deblurrer):
     """The plain U-Net with an output for each of `frames` time stamps, linspace(0, 1, frames).
 
-    Between those it is interpolated linearly.
+    Between those it is interpolated linearly. residual: they are what to add to the blurry frame, at first
+    nothing. balance: see Deblurrer.
     """
 
-    def __init__(self, *, width: int = 192, frames: int = 14) -> None:
+    def __init__(
+        self, *, width: int = 192, frames: int = 14, residual: bool = False, balance: bool = False
+    ) -> None:
         if frames < 2:
             raise ValueError(f"frames must be at least 2, got {frames}")
         super().__init__(EVENT_CHANNELS + 1, frames, width)
+        self.residual, self.balance = residual, balance
+        if residual:
+            silence(self.head)
 
     def encode(self, x: Tensor) -> Tensor:
-        return crop(self.head(self.features(pad(x, STRIDE))), x)[:, :, None]
+        y = crop(self.head(self.features(pad(x, STRIDE))), x)
+        return (y + x[:, -1:] if self.residual else y)[:, :, None]
 
     def decode(self, code: Tensor, t: Tensor | float) -> Tensor:
         return interpolate(code, t)

@@ -17,6 +17,7 @@ from ppln.engine.studies import Claim
 from ppln.files import put_in_place
 
 SAME_SIZE = 0.05  # networks whose parameters differ by no more count as equally large
+STILL = 80.0  # dB, of a method that learns nothing: the blurry frame is the truth, and nothing moves
 _DIGITS = {"psnr": 2, "psnr_unseen": 2, "ssim": 3, "nrmse": 3}
 _NAMES = {"psnr": "PSNR", "psnr_unseen": "PSNR at unseen times", "ssim": "SSIM", "nrmse": "NRMSE"}
 _PAPER = ("nrmse", "psnr", "ssim")
@@ -116,6 +117,12 @@ def _about(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> str:
             for name in sets
             if (easier := _easier(study, name))
         ),
+        *(
+            f"{name}: nothing moves in {len(still)} of the samples, where PSNR can be as high as 90 dB and "
+            "says little; the mean is also given without them."
+            for name in sets
+            if (still := _still(study, name)) and not _easier(study, name)
+        ),
     ]
     sizes = {key: mine[0]["parameters"] for key, mine in grouped.items() if mine[0]["training"]}
     if sizes:
@@ -141,9 +148,11 @@ def _table(study: Mapping[str, Any], keys: Sequence[str], grouped: Mapping[str, 
     easier = {name: _easier(study, name) for name in unseen}
     main, *others = [name for name in metrics if name not in unseen] or [""]
     wanted = [*((metric, main) for metric in ("psnr", "ssim", "nrmse")), *(("psnr", name) for name in others)]
+    still = _still(study, main)
     papers = {key: study["rows"].get(key, {}).get("paper") for key in keys}
     shown = _PAPER if any(papers.values()) else ()
     head = ["", "parameters", "seeds", *(f"{_NAMES[metric]}, {name}" for metric, name in wanted)]
+    head += [f"PSNR, {main} that move"] * bool(still)
     head += [f"dB lost at unseen times, {name}" for name in unseen]
     rows = [[*head, *(f"{_NAMES[metric]}, paper (HQF)" for metric in shown)]]
     for key in keys:
@@ -153,6 +162,7 @@ def _table(study: Mapping[str, Any], keys: Sequence[str], grouped: Mapping[str, 
             size, trained = mine[0]["parameters"], mine[0]["training"]
             cells[1:] = f"{size / 1e6:.2f} M" if size else "none", str(len(mine)) if trained else ""
         cells += [_mean([*_values(mine, name, metric).values()], _DIGITS[metric]) for metric, name in wanted]
+        cells += [_mean(_moving(mine, main, still), 2)] * bool(still)
         cells += [_mean([easier[name] - gain for gain in _gained(mine, name)], 2) for name in unseen]
         rows.append(cells + [f"{papers[key][metric]:.3f}" if papers[key] else "" for metric in shown])
     return grid(rows)
@@ -169,6 +179,23 @@ def _values(mine: Iterable[Plain], name: str, metric: str) -> dict[int, float]:
         for result in mine
         if metric in result["sets"].get(name, {}).get("metrics", {})
     }
+
+
+def _still(study: Mapping[str, Any], name: str) -> set[int]:
+    """Samples of a test set in which nothing moves."""
+    columns = [
+        result["sets"][name]["per_sample"].get("psnr", [])
+        for result in study["results"]
+        if not result["training"] and name in result["sets"]
+    ]
+    return {i for column in columns for i, value in enumerate(column) if float(value) >= STILL}
+
+
+def _moving(mine: Iterable[Plain], name: str, still: set[int]) -> list[float]:
+    """Mean PSNR of the other samples, of each seed."""
+    columns = [result["sets"][name]["per_sample"]["psnr"] for result in mine if name in result["sets"]]
+    moving = [[float(v) for i, v in enumerate(column) if i not in still] for column in columns]
+    return [fmean(values) for values in moving if values]
 
 
 def _gained(mine: list[Plain], name: str) -> list[float]:

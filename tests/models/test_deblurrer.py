@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import ppln
 from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events.camera import EventCamera
 from ppln.models.deblurrer import EVENT_CHANNELS, balanced
@@ -58,3 +59,26 @@ def test_the_thresholds_of_a_camera(on, off):
         (more, less), (was_more, was_less) = counts(balanced(x)), counts(x)
         ratios.append((more.sum() / was_more.sum()) / (less.sum() / was_less.sum()))
     assert torch.stack(ratios).median() == pytest.approx(on / off, rel=0.12)
+
+
+@pytest.mark.parametrize("name", ["deblur-unet-t", "deblur-unet-14", "deblur-ecir", "deblur-ppln-head"])
+def test_networks_see_balanced_events_if_told_to(name):
+    x, t = given(), torch.tensor([[0.2, 0.9]] * 2)
+    plain, balancing = (ppln.create_model(name, width=4, balance=v).eval() for v in (False, True))
+    with torch.no_grad():
+        for p in plain.parameters():  # none gives 0 as before training
+            p.copy_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+        balancing.load_state_dict(plain.state_dict())
+        torch.testing.assert_close(balancing(x, t), plain(balanced(x), t))
+        assert not torch.allclose(balancing(x, t), plain(x, t), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["deblur-unet-t", "deblur-unet-14"])
+def test_residuals_are_added_to_the_blurry_frame(name):
+    x, t = given()[..., :19], torch.tensor([[0.0, 0.4, 1.0]] * 2)  # of a size that 16 does not divide
+    plain, residual = (ppln.create_model(name, width=4, residual=v).eval() for v in (False, True))
+    blurry = x[:, None, -1:].expand(2, 3, 1, *x.shape[-2:])
+    with torch.no_grad():
+        torch.testing.assert_close(residual(x, t), blurry)  # before training
+        residual.load_state_dict(plain.state_dict())
+        torch.testing.assert_close(residual(x, t), plain(x, t) + blurry)

@@ -129,6 +129,24 @@ def test_refinement_sees_the_frame_and_events_before_it_and_not_after():
         assert moved.tolist() == [k >= 4 for k in range(14)]
 
 
+def test_refinement_reads_logarithms_of_the_counts_before_and_after_a_frame():
+    """With all other weights 0, residuals are the tanh of their sum."""
+    net = model().refinement
+    events = torch.randint(0, 50, (1, 26, 4, 5), generator=torch.Generator().manual_seed(0)).float()
+    weights = torch.tensor([0.01, 0.02, 0.04, 0.08])  # of positive and negative before, and after
+    with torch.no_grad():
+        for p in net.parameters():
+            p.zero_()
+        net.enter.weight[0, 2:6, 1, 1] = weights
+        net.update.weight[0, 0, 1, 1] = net.residual.weight[0, 0, 1, 1] = 1
+        found = net(torch.rand(1, 14, 1, 4, 5), events)
+    nothing = torch.zeros(1, 2, 4, 5)
+    counts = torch.cat([nothing, events, nothing], 1)
+    near = torch.stack([counts[:, 2 * k : 2 * k + 4] for k in range(14)], 1)  # bins k - 1 and k
+    wanted = torch.einsum("bkchw,c->bkhw", (1 + near).log(), weights).tanh()
+    torch.testing.assert_close(found[:, :, 0], wanted)
+
+
 def test_refinement_goes_on_from_the_refined_frame():
     net, frames, events = model().refinement, torch.rand(1, 14, 1, 5, 5), torch.zeros(1, 26, 5, 5)
     with torch.no_grad():

@@ -1,5 +1,7 @@
 """The trunk that runs once and its head: what they compute, and that they learn."""
 
+from math import tanh
+
 import pytest
 import torch
 
@@ -30,6 +32,24 @@ def test_events_around_are_differences_of_counts():
         torch.testing.assert_close(found[:, :, k], wanted)
 
 
+def test_events_around_of_one_bin():
+    """3 more positive than negative events between times 5 and 6, in bins: of 4 that would be many."""
+    x = torch.zeros(1, 27, 1, 1, dtype=torch.float64)
+    x[0, 10:12] = torch.tensor([5.0, 2.0])[:, None, None]
+    full, half = tanh(3 / 4), tanh(1.5 / 4)
+    wanted = {
+        0: [0, 0, 0, 0, 0, 0, 0, full],  # up to 8 bins before, 4, 2, 1, and 1, 2, 4, 8 after
+        4: [0, 0, 0, 0, 0, full, full, full],
+        4.5: [0, 0, 0, 0, half, full, full, full],
+        5: [0, 0, 0, 0, full, full, full, full],
+        5.5: [-half, -half, -half, -half, half, half, half, half],
+        6: [-full, -full, -full, -full, 0, 0, 0, 0],
+        13: [-full, 0, 0, 0, 0, 0, 0, 0],
+    }
+    found = events_around(signed_count(x), torch.tensor([[*wanted]], dtype=torch.float64) / 13)[0, ..., 0, 0]
+    torch.testing.assert_close(found, torch.tensor([*wanted.values()], dtype=torch.float64))
+
+
 def test_the_trunk_runs_once_for_any_number_of_times():
     model, x = small(), some(1)
     calls = []
@@ -49,6 +69,14 @@ def test_which_layers_are_pp(plain):
     assert kinds == {"none": [pp] * 4, "hidden": [pp, conv, conv, pp], "all": [conv] * 4}[plain]
     frames = model(some(), torch.tensor([[0.1, 0.9]] * 2, dtype=torch.float64))
     assert (frames[:, 0] - frames[:, 1]).abs().max() > 1e-4  # all are told the time
+
+
+def test_plain_layers_add_to_the_blurry_frame():
+    model, x = small(plain="all"), some()
+    torch.nn.init.zeros_(model.layers[-1].weight)
+    torch.nn.init.zeros_(model.layers[-1].bias)
+    frames = model(x, torch.tensor([[0.0, 0.3, 1.0]] * 2, dtype=torch.float64))
+    assert torch.equal(frames, x[:, None, 26:].expand(-1, 3, -1, -1, -1))
 
 
 @pytest.mark.parametrize("plain", ["hidden", "all"])
@@ -89,6 +117,23 @@ def test_in_training_layers_are_told_times_nearby():
         assert (times - ends).abs().max() <= 0.5 / 13
         assert (times - ends)[:, 1].abs().min() > 0
         assert 0 <= times.min() <= times.max() <= 1
+
+
+def test_times_that_layers_are_told_are_as_often_early_as_late():
+    model, told = small(jitter=2.0).train(), []
+    for layer in model.layers:
+        layer.register_forward_pre_hook(lambda _, given: told.append(given[1]))
+    model(some(1, 1, 1), torch.tensor([[0.0, 0.5, 1.0]], dtype=torch.float64).repeat_interleave(2000, 1))
+    assert len(told) == 3
+    for times in told:
+        first, middle, last = times[0].split(2000)
+        shift = (middle - 0.5) * 13 / 2
+        assert -1 <= shift.min() < -0.99
+        assert 0.99 < shift.max() <= 1
+        assert shift.mean().abs() < 0.05
+        assert (first == 0).double().mean() == pytest.approx(0.5, abs=0.05)  # those that would be too early
+        assert (last == 1).double().mean() == pytest.approx(0.5, abs=0.05)
+        assert (times.min(), times.max()) == (0, 1)
 
 
 @pytest.mark.parametrize("mean", ["observed", "regressed", "none"])

@@ -54,6 +54,29 @@ def test_the_table_has_means_and_deviations():
     assert "Revisions: abcdef012345, abcdef012345 with changes. torch 2.13.0." in text
 
 
+def test_samples_in_which_nothing_moves_are_left_out_of_a_mean():
+    some = everything()
+    assert "that move" not in results.markdown(study(*some))
+    fixed = next(result for result in some if result["row"] == "fixed")
+    fixed["sets"]["scenes"]["per_sample"]["psnr"] = [90.0, 31.0, 33.0]
+    text = results.markdown(study(*some))
+    assert cells(text, "EDI")["PSNR, scenes that move"] == "32.00"
+    # Per sample ours has 1 dB less, the same and 1 dB more than in the mean.
+    assert cells(text, "our network")["PSNR, scenes that move"] == "34.75 ± 0.25"
+    assert "scenes: nothing moves in 1 of the samples" in text
+
+
+def test_losses_are_counted_from_the_untrained_row_that_gains_most():
+    other = made("fixed", 0, 28.0) | {"row": "later"}
+    other["sets"]["scenes-53"]["metrics"]["psnr_unseen"] += 0.5  # better by 0.75 dB; the other by 0.25
+    for found in ([*everything(), other], [other, *everything()]):
+        text = results.markdown(study(*found))
+        assert "without any training, frames at the others are up to 0.75 dB better" in text
+        lost = "dB lost at unseen times, scenes-53"
+        losses = [cells(text, title)[lost] for title in ("later", "EDI", "our network")]
+        assert losses == ["0.00", "0.50", "2.00 ± 0.00"]
+
+
 def test_every_line_of_a_table_is_as_long():
     text = results.markdown(study(*everything(), claims=[("ours", "theirs", 0.5)]))
     tables: list[list[str]] = [[]]

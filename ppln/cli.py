@@ -163,7 +163,7 @@ def _deblur(arguments: list[str]) -> None:
         frame: Path | None = None,
         events: Path | None = None,
         exposure_us: tuple[int, int] | None = None,
-        frames: tuple[int, ...] = (),
+        frames: tuple[int, ...] | None = None,
         fps: float | None = None,
         play_fps: float = 25.0,
         project: bool = True,
@@ -186,7 +186,8 @@ def _deblur(arguments: list[str]) -> None:
             exposure_us: Begin and end of the exposure in us, from a frame's time stamp; with --frame, as the
                 events count. Default: as the file tells.
             frames: Only these frames, from 0. Default: all.
-            fps: Sharp frames per second of the scene. Default: 14 for each blurry frame.
+            fps: Sharp frames per second of the scene, but at least one for each blurry frame. Default: 14 for
+                each.
             play_fps: Frames per second that the film plays.
             project: Add to the frames of an exposure what makes their mean the blurry frame.
             keep_hot_pixels: Keep events of pixels that fire ten times as often as their neighbours.
@@ -215,8 +216,14 @@ def _deblur(arguments: list[str]) -> None:
 
         with ExitStack() as films:  # first: a name that is taken is told at once
             how: dict[str, Any] = {"play_fps": play_fps, "overwrite": overwrite}
-            sharp = None if out is None else films.enter_context(Film(out, **how))
-            both = None if compare is None else films.enter_context(Film(compare, **how))
+
+            def film(option: str, path: Path | None) -> Film | None:
+                try:
+                    return None if path is None else films.enter_context(Film(path, **how))
+                except ValueError as error:
+                    raise ValueError(str(error).replace("path is", f"{option} is", 1)) from None
+
+            sharp, both = film("--out", out), film("--compare", compare)
 
             import torch
             from rich.console import Console
@@ -237,7 +244,7 @@ def _deblur(arguments: list[str]) -> None:
                 if note:
                     print(f"note: {note}; --keep-hot-pixels keeps them", file=sys.stderr)
             try:
-                plan = restore.plan(source, frames=frames or None, exposure_us=exposure_us, fps=fps)
+                plan = restore.plan(source, frames=frames, exposure_us=exposure_us, fps=fps)
             except ValueError as error:
                 told = str(error).replace("exposure_us", "--exposure-us")
                 raise ValueError(f"{recording or frame}: {told}") from None
@@ -259,9 +266,9 @@ def _deblur(arguments: list[str]) -> None:
                     sharp.add(picture, time_us)
                 if both is not None:
                     both.add(beside(blurry, picture), time_us)
-        for film in (sharp, both):
-            if film is not None:
-                print(f"wrote {film.path}: {film.frames:,} frames of {len(plan.shots):,} blurry ones")
+        for made in (sharp, both):
+            if made is not None:
+                print(f"wrote {made.path}: {made.frames:,} frames of {len(plan.shots):,} blurry ones")
         off = f"{255 * work.deviation:.2g} / 255"
         print(f"the mean of 14 frames over an exposure is within {off} of the blurry one, before rounding")
 

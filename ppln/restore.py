@@ -89,7 +89,13 @@ def without_hot_pixels(recording: Recording) -> tuple[Recording, str | None]:
 def _read(file: Path) -> NDArray:
     """A picture, grey or of three colours, without transparency."""
     imageio = require("imageio.v3", "imageio>=2.30", "reading a picture")
+    from PIL import Image  # which imageio has
+
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder; give a blurry picture")
     try:
+        with Image.open(file) as image:
+            shortened = not image.mode.startswith("I") and ";16" in str(image.tile)
         count = imageio.improps(file, plugin="pillow", index=...).n_images
         mode = imageio.immeta(file, plugin="pillow", index=0)["mode"]
         how = {"mode": "RGB"} if mode in CONVERTED else {}
@@ -100,6 +106,10 @@ def _read(file: Path) -> NDArray:
         raise ValueError(f"{file} is no picture that imageio can read: {error}") from None
     if count > 1:
         raise ValueError(f"{file} holds {count} pictures; give a file of one")
+    if shortened:
+        raise ValueError(
+            f"{file} has colours of 16 bits, of which Pillow reads 8; give 8 bits, or grey of 16 bits"
+        )
     if pixels.ndim == 2:
         return pixels
     return pixels[..., :3] if pixels.shape[2] > 2 else pixels[..., 0]

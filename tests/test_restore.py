@@ -1,6 +1,8 @@
 """Sharp frames from recordings: times, exposures, colour, the mean, tiles, and what is refused."""
 
 import re
+import struct
+import zlib
 from pathlib import Path
 
 import imageio.v3 as imageio
@@ -421,6 +423,18 @@ def test_a_picture_of_other_colours(tmp_path):
     assert np.array_equal(shot.image, colour)
 
 
+@pytest.mark.parametrize(("kind", "channels"), [(2, 3), (4, 2), (6, 4)])
+def test_colours_of_16_bits_are_refused(kind, channels, tmp_path):
+    """Pillow would read eight of them."""
+    rows = np.full((20, 24 * channels), 2900, ">u2")
+    packed = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
+    parts = ((b"IHDR", struct.pack(">IIBBBBB", 24, 20, 16, kind, 0, 0, 0)), (b"IDAT", packed), (b"IEND", b""))
+    chunks = (struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in parts)
+    (tmp_path / "deep.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    with pytest.raises(ValueError, match=r"deep.png has colours of 16 bits, of which Pillow reads 8; give 8"):
+        picture_recording(tmp_path / "deep.png", made().events)
+
+
 def test_files_of_several_pictures(tmp_path):
     pages = [Image.fromarray(np.full((20, 24), 10 * k, np.uint8)) for k in range(3)]
     pages[0].save(tmp_path / "pages.tif", save_all=True, append_images=pages[1:])
@@ -435,6 +449,8 @@ def test_no_picture(tmp_path):
     with pytest.raises(FileNotFoundError):
         picture_recording(path, made().events)
     path.write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    with pytest.raises(ValueError, match=r"is a folder; give a blurry picture"):
+        picture_recording(tmp_path, made().events)
     with pytest.raises(ValueError, match=r"blurry.png is no picture"):
         picture_recording(path, made().events)
     with pytest.raises(ValueError, match="cannot be a frame: images are float64"):

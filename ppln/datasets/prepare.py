@@ -123,6 +123,11 @@ def prepare(
             if isinstance(done, Exception):
                 failed.append(done)
                 continue
+            if fault := _fault_of_size(done.entry, manifest):
+                if done.made and done.name not in manifest.recordings:
+                    (out / f"{done.name}.h5").unlink()
+                failed.append(ValueError(f"{named[done.name]} is {fault}; give another folder than {out}"))
+                continue
             (made if done.made else kept).append(done.name)
             entries = {**manifest.recordings, done.name: done.entry}
             manifest = replace(manifest, recordings=dict(sorted(entries.items())))
@@ -171,6 +176,8 @@ def _names(sources: list[Path]) -> dict[str, Path]:
             raise FileNotFoundError(f"there is no recording {source}")
         name = source.name if source.is_dir() else source.stem
         if name in named:
+            if source.resolve() == named[name].resolve():
+                raise ValueError(f"raw: {source} is given twice")
             raise ValueError(f"raw: {named[name]} and {source} would both become {name}.h5; rename one")
         named[name] = source
     return dict(sorted(named.items(), key=lambda item: -item[1].stat().st_size))
@@ -192,14 +199,22 @@ def _manifest(out: Path, protocol: Protocol, frames_per_blur: int) -> Manifest:
     if not (out / MANIFEST).exists():
         return Manifest(protocol, frames_per_blur, {})
     manifest = Manifest.read(out)
+    present = {name: e for name, e in manifest.recordings.items() if (out / f"{name}.h5").exists()}
     there = (manifest.protocol, manifest.frames_per_blur)
-    if there != (protocol, frames_per_blur):
+    if present and there != (protocol, frames_per_blur):
         raise ValueError(
             f"{out} holds windows of the protocol {there[0]!r} with {there[1]} frames, not of {protocol!r} "
             f"with {frames_per_blur}; give another folder"
         )
-    present = {name: e for name, e in manifest.recordings.items() if (out / f"{name}.h5").exists()}
-    return replace(manifest, recordings=present)
+    return Manifest(protocol, frames_per_blur, present)
+
+
+def _fault_of_size(entry: Entry, manifest: Manifest) -> str | None:
+    """A network takes windows of one size."""
+    for name, other in manifest.recordings.items():
+        if (entry.height, entry.width) != (other.height, other.width):
+            return f"{entry.height} x {entry.width}, and {name} is {other.height} x {other.width}"
+    return None
 
 
 def _save(manifest: Manifest, out: Path) -> None:

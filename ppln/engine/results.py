@@ -42,6 +42,8 @@ class Evaluate:
     def __post_init__(self) -> None:
         if self.predictions < 0:
             raise ValueError(f"predictions is {self.predictions}; give 0 or more")
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"limit is {self.limit}; give 1 or more")
 
 
 def parse(network: Network, name: str, arguments: Sequence[str]) -> tuple[Evaluate, Task]:

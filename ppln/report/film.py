@@ -4,7 +4,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -84,12 +85,21 @@ class Film:
 
     def __enter__(self) -> Self:
         self._aside = self._place.with_name(f".{os.getpid()}.{self._place.name}")
-        try:
+        with self._named():
             self._place.parent.mkdir(parents=True, exist_ok=True)
             self._writer = self._kind(self._aside, self.play_fps)
-        except OSError as error:
-            raise OSError(f"{self.path} cannot be written ({error.strerror}); choose another place") from None
         return self
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Errors name the film: a disk may be full."""
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror or error
+            raise OSError(
+                f"{self.path} cannot be written ({why}); make room, or choose another place"
+            ) from None
 
     def add(self, frame: Frame, time_us: int) -> None:
         if frame.dtype != np.uint8 or frame.ndim not in (2, 3) or frame.shape[2:] not in ((), (3,)):
@@ -97,7 +107,8 @@ class Film:
         if frame.shape != (self._shape or frame.shape):
             raise ValueError(f"frame has shape {frame.shape}, those before it {self._shape}; give one shape")
         self._shape = frame.shape
-        self._writer.add(frame, self.frames, time_us)
+        with self._named():
+            self._writer.add(frame, self.frames, time_us)
         self.frames += 1
 
     def __exit__(
@@ -109,7 +120,8 @@ class Film:
                 return
             if not self.frames:
                 raise ValueError(f"no frame was added to {self.path}; there is nothing to write")
-            self._writer.finish()
+            with self._named():
+                self._writer.finish()
             self._check_target()  # it may have come meanwhile
             old = self._aside.with_name(f"{self._aside.name}.old")  # at no time is neither of them there
             if self._place.is_dir():
@@ -161,14 +173,13 @@ class _Gif(_Writer):
         self.frames.append(frame)
 
     def finish(self) -> None:
-        import imageio.v3 as imageio
+        from PIL import Image
 
         # Whole hundredths of a second each, which add up to the right time.
         ends = [round(100 * k / self.fps) for k in range(len(self.frames) + 1)]
         durations = np.diff(ends) * 10
-        imageio.imwrite(
-            self.path, self.frames, extension=".gif", plugin="pillow", duration=durations.tolist(), loop=0
-        )
+        first, *others = map(Image.fromarray, self.frames)
+        first.save(self.path, "GIF", save_all=True, append_images=others, duration=durations.tolist(), loop=0)
 
 
 class _Mp4(_Writer):
@@ -207,7 +218,8 @@ class _Mp4(_Writer):
             self.said.seek(0)
             said = " ".join(self.said.read().decode(errors="replace").split())
         if self.process.returncode:
-            raise OSError(f"ffmpeg could not write the film: {said[-300:]}")
+            end = said if len(said) <= 300 else f"... {said[-300:].partition(' ')[2]}"
+            raise OSError(f"ffmpeg says: {end}")
 
     def abandon(self) -> None:
         if self.process is not None:

@@ -17,7 +17,7 @@ from ppln.engine.studies import Claim
 from ppln.files import put_in_place
 
 SAME_SIZE = 0.05  # networks whose parameters differ by no more count as equally large
-STILL = 80.0  # dB, of a method that learns nothing: the blurry frame is the truth, and nothing moves
+STILL = 80.0  # dB of the blurry frame itself: nothing moves
 _DIGITS = {"psnr": 2, "psnr_unseen": 2, "ssim": 3, "nrmse": 3}
 _NAMES = {"psnr": "PSNR", "psnr_unseen": "PSNR at unseen times", "ssim": "SSIM", "nrmse": "NRMSE"}
 _PAPER = ("nrmse", "psnr", "ssim")
@@ -112,8 +112,8 @@ def _about(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> str:
         "Test sets: " + ", ".join(f"{name} ({samples:,} samples)" for name, samples in sets.items()) + ".",
         "Mean ± standard deviation over seeds; PSNR in dB. Weights are evaluated as stored, in bfloat16.",
         *(
-            f"{name}: seen times include both ends of the exposure, the hardest; without any training, "
-            f"frames at the others are up to {easier:.2f} dB better. dB lost are counted from there."
+            f"{name}: seen times include both ends of the exposure, the hardest; at the others, the blurry "
+            f"frame is {easier:.2f} dB nearer to the truth. dB lost are counted from there."
             for name in sets
             if (easier := _easier(study, name))
         ),
@@ -182,12 +182,8 @@ def _values(mine: Iterable[Plain], name: str, metric: str) -> dict[int, float]:
 
 
 def _still(study: Mapping[str, Any], name: str) -> set[int]:
-    """Samples of a test set in which nothing moves."""
-    columns = [
-        result["sets"][name]["per_sample"].get("psnr", [])
-        for result in study["results"]
-        if not result["training"] and name in result["sets"]
-    ]
+    """Samples of a test set in which nothing moves: the input is the truth."""
+    columns = [of["sets"][name]["per_sample"].get("psnr", []) for of in _input(study) if name in of["sets"]]
     return {i for column in columns for i, value in enumerate(column) if float(value) >= STILL}
 
 
@@ -205,12 +201,17 @@ def _gained(mine: list[Plain], name: str) -> list[float]:
 
 
 def _easier(study: Mapping[str, Any], name: str) -> float:
-    """How many dB easier unseen times are: what methods gain there to which all times are alike, at most.
+    """How many dB easier unseen times are: by so much the input is nearer to the truth there.
 
     Both ends of the exposure, the hardest times, are among those seen.
     """
-    untrained = [result for result in study["results"] if not result["training"]]
-    return max((gain for result in untrained for gain in _gained([result], name)), default=0.0)
+    return next(iter(_gained(_input(study), name)), 0.0)
+
+
+def _input(study: Mapping[str, Any]) -> list[Plain]:
+    """What is known of the blurry input, as one result or none: the first of the rows that learn nothing."""
+    untrained = {result["row"]: result for result in study["results"] if not result["training"]}
+    return next(([untrained[key]] for key in study["rows"] if key in untrained), [])
 
 
 def _mean(values: Sequence[float], digits: int) -> str:

@@ -330,6 +330,27 @@ def test_a_folder_of_recordings(tmp_path):
     assert list(prepare(raw / "b.bag", out, frames_per_blur=5).manifest.recordings) == ["b"]
 
 
+def test_a_folder_is_of_one_size(tmp_path):
+    out = tmp_path / "out"
+    for name, sensor in (("a", (8, 10)), ("b", (8, 12))):
+        recorded.write(tmp_path / f"{name}.h5", recorded.recording(10, sensor=sensor))
+    prepare(tmp_path / "a.h5", out, frames_per_blur=5)
+    before = contents(out)
+    with pytest.raises(ValueError, match=r"b.h5 is 8 x 12, and a is 8 x 10; give another folder than .*out"):
+        prepare(tmp_path / "b.h5", out, frames_per_blur=5)
+    assert contents(out) == before
+    with pytest.raises(ValueError, match=r"8 x 1., and . is 8 x 1."):  # whichever comes first
+        prepare([tmp_path / "a.h5", tmp_path / "b.h5"], tmp_path / "other", frames_per_blur=5)
+    assert len(Manifest.read(tmp_path / "other").recordings) == 1
+
+
+def test_a_folder_in_which_nothing_was_made_binds_nobody(tmp_path):
+    source = recorded.write(tmp_path / "a.h5", recorded.recording(10))
+    with pytest.raises(ValueError, match="10 frames"):
+        prepare(source, tmp_path / "out", frames_per_blur=11)
+    assert prepare(source, tmp_path / "out", frames_per_blur=5).manifest.frames_per_blur == 5
+
+
 def test_what_is_refused(raw, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(ValueError, match="raw is empty; give one recording or more"):
@@ -339,6 +360,8 @@ def test_what_is_refused(raw, tmp_path):
     recorded.write(raw / "desk.h5", recorded.recording(14))
     with pytest.raises(ValueError, match=r"desk.bag and .*desk.h5 would both become desk.h5; rename one"):
         prepare(raw, out)
+    with pytest.raises(ValueError, match=r"raw: .*desk.h5 is given twice"):
+        prepare([raw / "desk.h5", raw / ".." / "raw" / "desk.h5"], out)
     with pytest.raises(ValueError, match=r"desk.h5 would replace its own source; give another folder"):
         prepare(raw / "desk.h5", raw, overwrite=True)
     recorded.write(tmp_path / "shelf.h5", recorded.recording(14))

@@ -2,6 +2,8 @@
 
 import importlib
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -193,6 +195,13 @@ def test_frames_of_a_video(tmp_path):
     assert light.diff().min() > 0.02  # spread over the video, in order
     assert light[0] < 0.05
     assert light[-1] > 0.5
+    script = Path(__file__).parents[2] / "benchmarks" / "clips.py"
+    subprocess.run([sys.executable, script, tmp_path, tmp_path / "frames"], check=True, capture_output=True)
+    assert sorted(file.name for file in (tmp_path / "frames" / "a.mp4").iterdir()) == [
+        f"{k}.png" for k in range(8)
+    ]
+    pictures = Textures("test", tmp_path / "frames", size=64)
+    torch.testing.assert_close(pictures.loaded, textures.loaded, atol=0.005, rtol=0)  # half of a level of 255
 
 
 @pytest.mark.parametrize(

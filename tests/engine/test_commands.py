@@ -91,6 +91,7 @@ def test_results_of_something_else_are_not_overwritten(monkeypatch):
     fails(monkeypatch, f"evaluate run {size} --test-samples 2", "is of another network; move it away")
     limit = f"evaluate steering-ppln {size} --test-samples 2 --limit 1"
     fails(monkeypatch, limit, "is of another --limit; move it away, or give another --out")
+    fails(monkeypatch, limit.replace("--limit 1", "--limit 0"), "limit is 0; give 1 or more")
     split = f"evaluate steering-ppln {size} --test-samples 2 --split val"
     fails(monkeypatch, split, "is of another --split; move it away")
     run(monkeypatch, "evaluate run --device cpu")

@@ -1,5 +1,6 @@
 """Films: read back they are what was added, and nothing is left of those that fail."""
 
+import resource
 import subprocess
 from fractions import Fraction
 from pathlib import Path
@@ -161,12 +162,28 @@ def test_a_place_that_cannot_be_written_is_told_at_once(name, tmp_path):
     (tmp_path / "file").write_text("")
     for parent in (tmp_path / "file", Path("/proc")):
         with (
-            pytest.raises(OSError, match=rf"{name} cannot be written \(.+\); choose another place$"),
+            pytest.raises(
+                OSError, match=rf"{name} cannot be written \(.+\); make room, or choose another place$"
+            ),
             Film(parent / name),
         ):
             pytest.fail("begun")
     with pytest.raises(ValueError, match="give the name of a film"):
         Film(Path("."))
+
+
+@pytest.mark.parametrize("name", ["film.mp4", "film.gif", "film"])
+def test_a_full_disk_is_told_with_the_film(name, tmp_path, capsys):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    noise = np.random.default_rng(0).integers(0, 256, (5, 64, 64), dtype=np.uint8)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError, match=rf"{name} cannot be written \(.+\); make room"):
+            write(tmp_path / name, noise)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr().err == ""
 
 
 def test_a_link_to_an_empty_folder(tmp_path):
@@ -191,7 +208,7 @@ def test_bad_frames(tmp_path):
 
 def test_ffmpeg_says_why(tmp_path, monkeypatch):
     monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", lambda: "false")
-    with pytest.raises(OSError, match="ffmpeg could not write"):
+    with pytest.raises(OSError, match=r"out.mp4 cannot be written \(ffmpeg says: "):
         write(tmp_path / "out.mp4", smooth(400, 400, frames=20))
     assert list(tmp_path.iterdir()) == []
 

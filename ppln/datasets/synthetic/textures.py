@@ -74,7 +74,7 @@ class Textures:
                 counts.append([1] * len(self.made))
                 continue
             files = _bundled(split, textures) if name == "scikit-image" else _of_folder(Path(name), split)
-            tiles = [torch.cat([_tiles(picture, size) for picture in _pictures(file)]) for file in files]
+            tiles = [torch.cat([_tiles(picture, size) for picture in read_pictures(file)]) for file in files]
             counts.append([len(part) for part in tiles])
             loaded += [_softened(part) for part in tiles]
         self.loaded = torch.cat(loaded)
@@ -187,7 +187,7 @@ def _of_folder(folder: Path, split: str) -> list[Path]:
     return [file for name in chosen for file in entries[name]]
 
 
-def _pictures(file: Path) -> list[Tensor]:
+def read_pictures(file: Path) -> list[Tensor]:
     """A picture, or some frames of a video, each [height, width] and linear in light."""
     return [_linear_grey(image, file) for image in _images(file)]
 

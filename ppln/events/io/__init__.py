@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -133,6 +134,8 @@ def detect(path: str | Path) -> str:
     for name in FORMATS:
         if _module(name).matches(path, head):
             return name
+    if head.startswith(b"PK\3\4") and not is_zipfile(path):
+        raise RecordingError(f"{path} is a zip archive that is damaged or cut short")
     raise RecordingError(f"{path} is of no known format; there are: {', '.join(FORMATS)}")
 
 

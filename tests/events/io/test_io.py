@@ -5,6 +5,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -103,6 +104,13 @@ def test_what_cannot_be_detected(formats, tmp_path):
         detect(path)
     with pytest.raises(ValueError, match="format 'three' is not known; there are: one, two"):
         read_events(path, format="three")
+    with ZipFile(path, "w") as archive:
+        archive.writestr("words.txt", "words")
+    with pytest.raises(RecordingError, match="file is of no known format"):
+        detect(path)
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(RecordingError, match="file is a zip archive that is damaged or cut short"):
+        detect(path)
 
 
 def test_every_function_refuses_a_missing_file(tmp_path):

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from ppln.engine import config
 from ppln.engine.compare import TOLERANCE
 from ppln.files import put_in_place
+from ppln.tasks import TASKS
 
 FILE = "study.json"
 _FORMAT, _VERSION = "ppln study", 1
@@ -23,6 +25,7 @@ Plain = dict[str, Any]
 
 
 def read(path: Path) -> Plain:
+    """What the file has. Options that a task did not have when it was written have their defaults."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path}; give a study.json that `ppln reproduce` wrote")
     try:
@@ -33,7 +36,19 @@ def read(path: Path) -> Plain:
         raise ValueError(
             f"{path} is no study.json of `ppln reproduce` ({error!r}); move it away, or give another"
         ) from None
+    defaults = _defaults(study["study"])
+    for result in study["results"]:
+        for of in (result["settings"], *result["sets"].values()):
+            name = "task" if of is result["settings"] else "settings"
+            if name in of:  # a row that learns nothing has no task
+                of[name] = {**of[name], **{k: v for k, v in defaults.items() if k not in of[name]}}
     return study
+
+
+def _defaults(task: str) -> Plain:
+    """Of a task's options, but for those that are None: these count as if they were not there."""
+    known = fields(TASKS[task]) if task in TASKS else ()
+    return config.plain({of.name: of.default for of in known if of.default not in (None, MISSING)})
 
 
 def write(path: Path, study: Mapping[str, Any]) -> None:

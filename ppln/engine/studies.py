@@ -82,6 +82,8 @@ _HEAD: Settings = {
 _EDGES: Settings = {"edges": 2.0}  # the weight of gradients in the loss
 _UNROLLED: Settings = {"learning_rate": 1e-3, "clip_norm": 1.0}  # such networks diverge easily
 
+_RESIDUAL: dict[str, tuple[float, Settings]] = {"t": (3e-3, {}), "14": (3e-3, {})}  # not tuned yet
+
 _SEGMENTS = (1, 2, 3, 10, 20)  # beside the 6 of "head"
 _TIMES = (1, 2, 8, 14)  # beside the 4 of "head"
 
@@ -98,11 +100,12 @@ def _ppln(key: str, title: str, paper: Paper | None = None, **options: Any) -> R
     return Row(key, title, "deblur-ppln", options, optimizer=_rate(1e-2), paper=paper)
 
 
-def _residual(kind: str, title: str, rate: float, balance: bool = False) -> Row:
+def _residual(kind: str, title: str, balance: bool = False) -> Row:
     """A U-Net that starts from the blurry frame, as ours does, or has balanced events, too."""
     key = f"unet-{kind}-{'balanced' if balance else 'residual'}"
     options = {**_PLAIN, "residual": True, "balance": balance}
-    return Row(key, title, f"deblur-unet-{kind}", options, optimizer=_rate(rate))
+    rate, task = _RESIDUAL[kind]
+    return Row(key, title, f"deblur-unet-{kind}", options, task, _rate(rate))
 
 
 _SYSTEMS = (
@@ -211,10 +214,10 @@ _DEBLUR = Study(
         ),
         Row("unet-t", "U-Net, t as a channel", "deblur-unet-t", _PLAIN, _EDGES, _rate(1e-2)),
         Row("unet-14", "U-Net, 14 outputs", "deblur-unet-14", _PLAIN, optimizer=_rate(3e-2)),
-        _residual("t", "U-Net, t as a channel, added to the blurry frame", 3e-3),
-        _residual("t", "U-Net, t as a channel, added, polarities balanced", 3e-3, balance=True),
-        _residual("14", "U-Net, 14 outputs, added to the blurry frame", 3e-3),
-        _residual("14", "U-Net, 14 outputs, added, polarities balanced", 3e-3, balance=True),
+        _residual("t", "U-Net, t as a channel, added to the blurry frame"),
+        _residual("t", "U-Net, t as a channel, added, polarities balanced", balance=True),
+        _residual("14", "U-Net, 14 outputs, added to the blurry frame"),
+        _residual("14", "U-Net, 14 outputs, added, polarities balanced", balance=True),
         _ppln(
             "ppln",
             "PPLN, the paper's: all layers PP, mean regressed",

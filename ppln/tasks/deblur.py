@@ -60,6 +60,8 @@ class Deblur(Task):
     """How often light is drawn from frame to frame; raise it with motion_px."""
     davis: bool = True
     """Scenes' frames have the faults of a DAVIS's: their own exposure, levels, a fixed pattern."""
+    slow: bool = False
+    """Pixels of scenes' cameras may be slow beside the exposure, as where it is short, or in little light."""
     train_times: int = 14
     """Sharp frames of a training scene: 14, or 27 or 53 with those in between."""
     test_times: int = 14
@@ -106,6 +108,7 @@ class Deblur(Task):
             textures=self.textures,
             motion_px=self.motion_px,
             davis=self.davis,
+            slow=self.slow,
             between={"train": self.train_times, "test": self.test_times}.get(split, FRAMES) // BINS,
             seed=self.data_seed,
         )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -448,6 +449,7 @@ def studio_of(scenes: Scenes) -> _Studio:
     "options",
     [
         {},
+        {"slow": True},
         {"camera": IDEAL, "davis": True, "substeps": 2},
         {"camera": EventCamera(shot_noise_hz=9, resolution_us=7)},
     ],
@@ -468,6 +470,24 @@ def test_the_way_of_a_gpu_gives_the_same_and_never_waits(scenes, options):
     with Watch() as another:
         studio(more)
     assert another.calls == watch.calls > 1000
+
+
+def test_slow_cameras(scenes):
+    fast, slow = make(), make(slow=True)
+    fast.textures = slow.textures = scenes.textures
+    drawn, others = (v._cameras(list(range(40))) for v in (slow, fast))
+    dead, delay = (
+        np.array(v) / slow.window_us
+        for v in zip(*((c.refractory_us, 1e6 / (2 * np.pi * c.bandwidth_hz)) for c in drawn), strict=True)
+    )
+    assert 10 / slow.window_us < dead.min() < 0.001
+    assert 0.01 < dead.max() < 0.04
+    assert 0.0008 < delay.min() < 0.002 < 0.04 < delay.max() < 0.08
+    for mine, other in zip(drawn, others, strict=True):  # all else is as it was
+        assert replace(mine, refractory_us=0, bandwidth_hz=None) == replace(other, refractory_us=0)
+    mine, other = slow.batch(range(4)), fast.batch(range(4))
+    assert torch.equal(mine.sharp, other.sharp)
+    assert mine.histogram.sum() < other.histogram.sum()  # what goes fast is missed
 
 
 def test_a_maker_on_a_cpu_makes_batches(scenes, batch):

@@ -3,7 +3,7 @@
 import pytest
 from made_study import everything, made, put, study
 
-from ppln.engine.portions import merge, write
+from ppln.engine.portions import merge, read, write
 
 
 def test_portions_are_merged(tmp_path):
@@ -37,6 +37,7 @@ def test_of_the_same_training_done_twice_the_first_is_kept(tmp_path):
             of["seconds"] = float(k)
     files = [put(tmp_path / f"{k}.json", study(result)) for k, result in enumerate((first, again))]
     (result,) = merge(files)["results"]
+    ((first,), (again,)) = (read(file)["results"] for file in files)
     assert list(result["sets"]) == ["scenes", "slider", "scenes-53"]
     assert result.pop("sets") == {**again["sets"], **first.pop("sets")}
     assert result == first
@@ -60,6 +61,17 @@ def test_samples_made_on_another_machine_may_differ_a_little(tmp_path, data, sam
     else:
         with pytest.raises(ValueError, match="have other samples in the test set slider, by their x_rms"):
             merge(files)
+
+
+def test_options_that_came_later_have_their_defaults(tmp_path):
+    old, new = made("ours", 0, 34.0), made("ours", 1, 34.0)
+    new["settings"]["task"]["slow"] = new["sets"]["slider"]["settings"]["slow"] = False
+    files = [put(tmp_path / f"{k}.json", study(result)) for k, result in enumerate((old, new))]
+    assert len(merge(files)["results"]) == 2
+    new["settings"]["task"]["slow"] = True
+    put(files[1], study(new))
+    with pytest.raises(ValueError, match=r"differ in the settings of ours: task.slow False and True"):
+        merge(files)
 
 
 def test_conflicts_name_both_files(tmp_path):

@@ -39,8 +39,10 @@ from ppln.events.recording import Frames, Recording
 from ppln.events.simulate import at_once, simulate_events, simulate_histogram
 
 STAGE, CAMERA, NOISE, FRAMES = range(4)  # what random numbers are drawn for
-# Of the cameras that are drawn. No low pass: its delay is nothing beside the time between two drawings.
+# Of the cameras that are drawn. No low pass, if they are not slow: in a window of half a second, its delay is
+# nothing beside the time between two drawings.
 NOISIEST = EventCamera(shot_noise_hz=1.0, bandwidth_hz=None)
+LONGEST_DEAD, LONGEST_DELAY = 0.04, 0.08  # times of slow cameras, of the window
 
 
 class Sample(NamedTuple):
@@ -58,6 +60,7 @@ class Scenes(Dataset[Sample]):
     textures    what surfaces look like: see textures.Textures
     motion_px   how far things move in the window, at most: see stage.py. Raise substeps with it.
     camera      None: another for each scene, with two thresholds of about 0.1 to 0.8 and some noise
+    slow        pixels may be slow beside the window, as they are if it is short or there is little light
     davis       frames have the faults of a DAVIS's, others in each scene: see frames.py
     between     so many sharp frames from one to the next of those whose mean is the blurry frame: with 4,
                 there are 53 of them, and 14 blur. It divides substeps.
@@ -79,6 +82,7 @@ class Scenes(Dataset[Sample]):
         window_us: int = 520_000,
         davis: bool = False,
         between: int = 1,
+        slow: bool = False,
     ) -> None:
         try:
             height, width = (whole("size", n, least=16) for n in size)
@@ -91,6 +95,7 @@ class Scenes(Dataset[Sample]):
         self.frames, self.substeps = whole("frames", frames, least=2), whole("substeps", substeps, least=1)
         self.length, self.motion_px = whole("length", length, least=1), float(motion_px)
         self.camera, self.davis, self.between = camera, davis, whole("between", between, least=1)
+        self.slow = slow
         if self.substeps % self.between:
             raise ValueError(f"between is {between}, which does not divide substeps, {substeps}")
         steps = (self.frames - 1) * self.substeps
@@ -174,23 +179,27 @@ class Scenes(Dataset[Sample]):
     def _cameras(self, indices: list[int]) -> EventCamera | list[EventCamera]:
         if self.camera is not None:
             return self.camera
-        drawn = _draw_cameras(self._draws(CAMERA, indices))
+        drawn = self._draw_cameras(indices)
         table = torch.stack(list(drawn.values()), 1).tolist()
         return [replace(NOISIEST, **dict(zip(drawn, row, strict=True))) for row in table]
 
-
-def _draw_cameras(draws: Draws) -> dict[str, Tensor]:
-    """What differs from NOISIEST"""
-    # Those of slider_depth, by its own frames, are about 0.55 and 0.37.
-    middle, ratio = draws.log_uniform(0.1, 0.8), draws.log_uniform(0.5, 2)
-    return {
-        "threshold_on": middle * ratio.sqrt(),
-        "threshold_off": middle / ratio.sqrt(),
-        "threshold_spread": middle * draws.uniform(0, 0.1),
-        "refractory_us": draws.log_uniform(10, 1000),
-        "leak_rate_hz": draws.uniform(0, 0.3),
-        "shot_noise_hz": draws.log_uniform(0.02, NOISIEST.shot_noise_hz),
-    }
+    def _draw_cameras(self, indices: list[int] | Tensor) -> dict[str, Tensor]:
+        """What differs from NOISIEST"""
+        draws = self._draws(CAMERA, indices)
+        # Those of slider_depth, by its own frames, are about 0.55 and 0.37.
+        middle, ratio = draws.log_uniform(0.1, 0.8), draws.log_uniform(0.5, 2)
+        drawn = {
+            "threshold_on": middle * ratio.sqrt(),
+            "threshold_off": middle / ratio.sqrt(),
+            "threshold_spread": middle * draws.uniform(0, 0.1),
+            "refractory_us": draws.log_uniform(10, LONGEST_DEAD * self.window_us if self.slow else 1000),
+            "leak_rate_hz": draws.uniform(0, 0.3),
+            "shot_noise_hz": draws.log_uniform(0.02, NOISIEST.shot_noise_hz),
+        }
+        if self.slow:
+            delay_s = 1e-6 * self.window_us * draws.log_uniform(LONGEST_DELAY / 100, LONGEST_DELAY)
+            drawn["bandwidth_hz"] = 1 / (2 * math.pi * delay_s)
+        return drawn
 
 
 class _Studio:
@@ -202,7 +211,7 @@ class _Studio:
         traits = Traits.of([scenes.camera or NOISIEST])
         self.traits = Traits.split(send(torch.cat(traits, 1), device))
         self.draws = scenes.clock.draws(traits)
-        self.low_pass = bool(traits.cutoff < math.inf)
+        self.low_pass = bool(traits.cutoff < math.inf) or (scenes.camera is None and scenes.slow)
 
     def __call__(self, indices: Tensor) -> Sample:
         scenes = self.scenes
@@ -227,10 +236,16 @@ class _Studio:
     def _traits(self, indices: Tensor) -> Traits:
         if self.scenes.camera is not None:
             return self.traits
-        drawn = _draw_cameras(self.scenes._draws(CAMERA, indices))
-        on, off, spread, refractory, leak_hz, noise_hz = (v[:, None] for v in drawn.values())
+        drawn = self.scenes._draw_cameras(indices)
+        on, off, spread, refractory, leak_hz, noise_hz, *bandwidth_hz = (v[:, None] for v in drawn.values())
         return self.traits._replace(
-            on=on, off=off, spread=spread, refractory=refractory, leak=leak_hz * 1e-6, noise=noise_hz * 1e-6
+            on=on,
+            off=off,
+            spread=spread,
+            refractory=refractory,
+            leak=leak_hz * 1e-6,
+            noise=noise_hz * 1e-6,
+            cutoff=2e-6 * math.pi * bandwidth_hz[0] if bandwidth_hz else self.traits.cutoff,
         )
 
 

@@ -28,7 +28,7 @@ from ppln.files import put_in_place
 
 ROWS = (
     *("unet-blind", "unet-t", "unet-14", "unet-t-residual", "unet-14-residual"),
-    *("ecir", "deblursr", "eslnet", "eslnet-pp", "eslnet-fine"),
+    *("ecir", "deblursr", "eslnet", "eslnet-pp"),
     *("ppln", "ppln-released", "head-plain", "head-plain-around", "head", "head-around"),
 )
 RATES = (1e-3, 3e-3, 1e-2)

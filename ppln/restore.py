@@ -10,6 +10,7 @@ Dimensions: T time stamps, H x W image.
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -95,7 +96,7 @@ def _read(file: Path) -> NDArray:
         raise ValueError(f"{file} is a folder; give a blurry picture")
     try:
         with Image.open(file) as image:
-            shortened = not image.mode.startswith("I") and ";16" in str(image.tile)
+            shortened = _is_shortened(image)
         count = imageio.improps(file, plugin="pillow", index=...).n_images
         mode = imageio.immeta(file, plugin="pillow", index=0)["mode"]
         how = {"mode": "RGB"} if mode in CONVERTED else {}
@@ -113,6 +114,16 @@ def _read(file: Path) -> NDArray:
     if pixels.ndim == 2:
         return pixels
     return pixels[..., :3] if pixels.shape[2] > 2 else pixels[..., 0]
+
+
+def _is_shortened(image: Any) -> bool:
+    """Whether Pillow reads eight bits of the 16 that a PNG's, TIFF's or PPM's colours have."""
+    if image.mode.startswith("I"):  # grey, of 16 bits
+        return False
+    bits = image.tag_v2.get(258, ()) if image.format == "TIFF" else ()
+    largest = image.tile[0].args[-1] if image.format == "PPM" else 0
+    of_16 = re.search(r";16[BLN]", str(image.tile)) is not None
+    return of_16 or max(bits, default=0) > 8 or (isinstance(largest, int) and largest > 255)
 
 
 def plan(

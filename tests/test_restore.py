@@ -423,16 +423,35 @@ def test_a_picture_of_other_colours(tmp_path):
     assert np.array_equal(shot.image, colour)
 
 
-@pytest.mark.parametrize(("kind", "channels"), [(2, 3), (4, 2), (6, 4)])
+@pytest.mark.parametrize(("kind", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
 def test_colours_of_16_bits_are_refused(kind, channels, tmp_path):
-    """Pillow would read eight of them."""
+    """Pillow would read eight of them. Grey it reads whole."""
     rows = np.full((20, 24 * channels), 2900, ">u2")
     packed = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
     parts = ((b"IHDR", struct.pack(">IIBBBBB", 24, 20, 16, kind, 0, 0, 0)), (b"IDAT", packed), (b"IEND", b""))
     chunks = (struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in parts)
     (tmp_path / "deep.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    if channels == 1:
+        assert (picture_recording(tmp_path / "deep.png", made().events).frames.images == 2900).all()
+        return
     with pytest.raises(ValueError, match=r"deep.png has colours of 16 bits, of which Pillow reads 8; give 8"):
         picture_recording(tmp_path / "deep.png", made().events)
+
+
+@pytest.mark.parametrize("planes", ["contig", "separate"])
+def test_tiffs_and_ppms_of_16_bits(planes, tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    image = np.full((20, 24, 3), 2900, np.uint16)
+    shown = np.ascontiguousarray(image.transpose(2, 0, 1)) if planes == "separate" else image
+    tifffile.imwrite(tmp_path / "deep.tif", shown, photometric="rgb", planarconfig=planes)
+    (tmp_path / "deep.ppm").write_bytes(b"P6 24 20 65535\n" + image.astype(">u2").tobytes())
+    for name in ("deep.tif", "deep.ppm"):
+        with pytest.raises(ValueError, match=rf"{name} has colours of 16 bits"):
+            picture_recording(tmp_path / name, made().events)
+    Image.fromarray(image.astype(np.uint8)).save(tmp_path / "plain.ppm")
+    Image.fromarray(image.astype(np.uint8)).save(tmp_path / "plain.tif")
+    for name in ("plain.ppm", "plain.tif"):
+        assert picture_recording(tmp_path / name, made().events).frames.images.shape == (1, 20, 24, 3)
 
 
 def test_files_of_several_pictures(tmp_path):

@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -66,6 +66,7 @@ class _Job:
     sha256: str | None  # of the target, as the manifest says
     verify: bool
     overwrite: bool
+    sizes: Mapping[str, tuple[int, int]]  # height and width of the others that are there
 
 
 def prepare(
@@ -111,11 +112,18 @@ def prepare(
                 rest.unlink()
         _save(manifest, out)
 
+        # Windows of one size: those that stay say which, else the first that are made.
+        sizes = {
+            name: (entry.height, entry.width)
+            for name, entry in manifest.recordings.items()
+            if not (overwrite and name in named)
+        }
         jobs = []
         for name, source in named.items():
             known = manifest.recordings.get(name)
             sha256 = None if known is None else known.sha256
-            jobs.append(_Job(source, out / f"{name}.h5", frames_per_blur, sha256, verify, overwrite))
+            others = {other: size for other, size in sizes.items() if other != name}
+            jobs.append(_Job(source, out / f"{name}.h5", frames_per_blur, sha256, verify, overwrite, others))
         made: list[str] = []
         kept: list[str] = []
         failed: list[Exception] = []
@@ -123,11 +131,14 @@ def prepare(
             if isinstance(done, Exception):
                 failed.append(done)
                 continue
-            if fault := _fault_of_size(done.entry, manifest):
-                if done.made and done.name not in manifest.recordings:
-                    (out / f"{done.name}.h5").unlink()
-                failed.append(ValueError(f"{named[done.name]} is {fault}; give another folder than {out}"))
+            size = done.entry.height, done.entry.width
+            if done.made and (fault := _fault_of_size(named[done.name], size, sizes)):
+                (out / f"{done.name}.h5").unlink()  # of another size than one that was made meanwhile
+                manifest = _manifest(out, protocol, frames_per_blur)
+                _save(manifest, out)
+                failed.append(ValueError(fault))
                 continue
+            sizes[done.name] = size
             (made if done.made else kept).append(done.name)
             entries = {**manifest.recordings, done.name: done.entry}
             manifest = replace(manifest, recordings=dict(sorted(entries.items())))
@@ -209,11 +220,14 @@ def _manifest(out: Path, protocol: Protocol, frames_per_blur: int) -> Manifest:
     return Manifest(protocol, frames_per_blur, present)
 
 
-def _fault_of_size(entry: Entry, manifest: Manifest) -> str | None:
+def _fault_of_size(source: Path, size: tuple[int, int], others: Mapping[str, tuple[int, int]]) -> str | None:
     """A network takes windows of one size."""
-    for name, other in manifest.recordings.items():
-        if (entry.height, entry.width) != (other.height, other.width):
-            return f"{entry.height} x {entry.width}, and {name} is {other.height} x {other.width}"
+    for name, other in others.items():
+        if size != other:
+            return (
+                f"{source} is {size[0]} x {size[1]}, and {name}, which is there, {other[0]} x {other[1]}: "
+                "a folder has windows of one size; give another"
+            )
     return None
 
 
@@ -305,6 +319,8 @@ def _fill(path: Path, job: _Job, origin: dict[str, Any], counts: type[np.unsigne
     events = 0
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
         for n, window in enumerate(iter_windows(job.source, job.frames_per_blur)):
+            if fault := _fault_of_size(job.source, window.frames.shape[1:], job.sizes):
+                raise ValueError(fault)
             if window.histogram.max(initial=0) > np.iinfo(counts).max:
                 return False
             events += int(window.histogram.sum(dtype=np.int64))

@@ -274,6 +274,16 @@ def build(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
     return kind(**{name: _convert(hints[name], value, prefix + name) for name, value in values.items()})
 
 
+def with_defaults(task: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain settings of a task that may lack options which came later: these have their defaults.
+
+    But for those that are None, which count as if they were not there.
+    """
+    known = fields(tasks.TASKS[task]) if task in tasks.TASKS else ()
+    defaults = plain({of.name: of.default for of in known if of.default not in (None, MISSING)})
+    return {**settings, **{name: value for name, value in defaults.items() if name not in settings}}
+
+
 def _suggestion(name: str, known: list[str]) -> str:
     """The name that was meant: one of the section, or one that belongs into another."""
     homes = {f.name: section for section in (Model, Optimizer, Machine, Run) for f in fields(section)}

@@ -7,7 +7,6 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 from ppln.engine import config
 from ppln.engine.compare import TOLERANCE
 from ppln.files import put_in_place
-from ppln.tasks import TASKS
 
 FILE = "study.json"
 _FORMAT, _VERSION = "ppln study", 1
@@ -32,23 +30,16 @@ def read(path: Path) -> Plain:
         study = json.loads(path.read_bytes())
         if (study["format"], study["version"]) != (_FORMAT, _VERSION):
             raise ValueError(f"it has version {study['version']}, and this ppln reads {_VERSION}")
+        for result in study["results"]:
+            for of in (result["settings"], *result["sets"].values()):
+                name = "task" if of is result["settings"] else "settings"
+                if name in of:  # a row that learns nothing has no task
+                    of[name] = config.with_defaults(study["study"], of[name])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is no study.json of `ppln reproduce` ({error!r}); move it away, or give another"
         ) from None
-    defaults = _defaults(study["study"])
-    for result in study["results"]:
-        for of in (result["settings"], *result["sets"].values()):
-            name = "task" if of is result["settings"] else "settings"
-            if name in of:  # a row that learns nothing has no task
-                of[name] = {**of[name], **{k: v for k, v in defaults.items() if k not in of[name]}}
     return study
-
-
-def _defaults(task: str) -> Plain:
-    """Of a task's options, but for those that are None: these count as if they were not there."""
-    known = fields(TASKS[task]) if task in TASKS else ()
-    return config.plain({of.name: of.default for of in known if of.default not in (None, MISSING)})
 
 
 def write(path: Path, study: Mapping[str, Any]) -> None:

@@ -128,4 +128,5 @@ def _check_free(folder: Path, about: Mapping[str, Any], task: Task) -> None:
 def _resolved(settings: Mapping[str, Any], task: Task) -> dict[str, Any]:
     """With folders by where they are, and not by how they were typed."""
     paths = {name for name, value in asdict(task).items() if isinstance(value, Path)}
-    return {k: str(Path(v).resolve()) if k in paths and v else v for k, v in settings.items()}
+    given = config.with_defaults(task.name, settings)
+    return {k: str(Path(v).resolve()) if k in paths and v else v for k, v in given.items()}

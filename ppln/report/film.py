@@ -95,8 +95,8 @@ class Film:
         """Errors name the film: a disk may be full."""
         try:
             yield
-        except OSError as error:
-            why = error.strerror or error
+        except (OSError, OverflowError) as error:  # a gif holds a frame for 11 minutes at most
+            why = getattr(error, "strerror", None) or error
             raise OSError(
                 f"{self.path} cannot be written ({why}); make room, or choose another place"
             ) from None

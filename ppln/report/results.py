@@ -17,6 +17,7 @@ from ppln.engine.studies import Claim
 from ppln.files import put_in_place
 
 SAME_SIZE = 0.05  # networks whose parameters differ by no more count as equally large
+INPUT = "blurry"  # the row that gives back its input
 STILL = 80.0  # dB of the blurry frame itself: nothing moves
 _DIGITS = {"psnr": 2, "psnr_unseen": 2, "ssim": 3, "nrmse": 3}
 _NAMES = {"psnr": "PSNR", "psnr_unseen": "PSNR at unseen times", "ssim": "SSIM", "nrmse": "NRMSE"}
@@ -121,7 +122,7 @@ def _about(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> str:
             f"{name}: nothing moves in {len(still)} of the samples, where PSNR can be as high as 90 dB and "
             "says little; the mean is also given without them."
             for name in sets
-            if (still := _still(study, name)) and not _easier(study, name)
+            if name == _sets(study)[0] and (still := _still(study, name))
         ),
     ]
     sizes = {key: mine[0]["parameters"] for key, mine in grouped.items() if mine[0]["training"]}
@@ -140,13 +141,8 @@ def _about(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> str:
 
 
 def _table(study: Mapping[str, Any], keys: Sequence[str], grouped: Mapping[str, list[Plain]]) -> str:
-    metrics: dict[str, set[str]] = {}  # by test set
-    for result in study["results"]:
-        for name, of in result["sets"].items():
-            metrics.setdefault(name, set()).update(of["metrics"])
-    unseen = [name for name, known in metrics.items() if "psnr_unseen" in known]
+    main, others, unseen = _sets(study)
     easier = {name: _easier(study, name) for name in unseen}
-    main, *others = [name for name in metrics if name not in unseen] or [""]
     wanted = [*((metric, main) for metric in ("psnr", "ssim", "nrmse")), *(("psnr", name) for name in others)]
     still = _still(study, main)
     papers = {key: study["rows"].get(key, {}).get("paper") for key in keys}
@@ -166,6 +162,17 @@ def _table(study: Mapping[str, Any], keys: Sequence[str], grouped: Mapping[str, 
         cells += [_mean([easier[name] - gain for gain in _gained(mine, name)], 2) for name in unseen]
         rows.append(cells + [f"{papers[key][metric]:.3f}" if papers[key] else "" for metric in shown])
     return grid(rows)
+
+
+def _sets(study: Mapping[str, Any]) -> tuple[str, list[str], list[str]]:
+    """The test sets: the first, others like it, and those with times that were not trained for."""
+    metrics: dict[str, set[str]] = {}
+    for result in study["results"]:
+        for name, of in result["sets"].items():
+            metrics.setdefault(name, set()).update(of["metrics"])
+    unseen = [name for name, known in metrics.items() if "psnr_unseen" in known]
+    main, *others = [name for name in metrics if name not in unseen] or [""]
+    return main, others, unseen
 
 
 def _title(study: Mapping[str, Any], key: str) -> str:
@@ -189,7 +196,7 @@ def _still(study: Mapping[str, Any], name: str) -> set[int]:
 
 def _moving(mine: Iterable[Plain], name: str, still: set[int]) -> list[float]:
     """Mean PSNR of the other samples, of each seed."""
-    columns = [result["sets"][name]["per_sample"]["psnr"] for result in mine if name in result["sets"]]
+    columns = [of["sets"][name]["per_sample"].get("psnr", []) for of in mine if name in of["sets"]]
     moving = [[float(v) for i, v in enumerate(column) if i not in still] for column in columns]
     return [fmean(values) for values in moving if values]
 
@@ -209,9 +216,8 @@ def _easier(study: Mapping[str, Any], name: str) -> float:
 
 
 def _input(study: Mapping[str, Any]) -> list[Plain]:
-    """What is known of the blurry input, as one result or none: the first of the rows that learn nothing."""
-    untrained = {result["row"]: result for result in study["results"] if not result["training"]}
-    return next(([untrained[key]] for key in study["rows"] if key in untrained), [])
+    """What is known of the blurry input: one result, or none."""
+    return [result for result in study["results"] if result["row"] == INPUT]
 
 
 def _mean(values: Sequence[float], digits: int) -> str:
@@ -262,7 +268,9 @@ def _training(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> s
                 f"{samples:,}",
                 f"{samples * settings['task'].get('times_per_sample', 1):,}",
                 _mean([training["loss"] for training in told], 4),
-                _mean([float(of["validation"]["psnr"]) for of in told if "psnr" in of["validation"]], 2),
+                _mean(
+                    [float(of["validation"]["psnr"]) for of in told if "psnr" in of.get("validation", {})], 2
+                ),
                 f"{fmean(training['seconds'] for training in told):.0f}",
                 f"{median(training['samples_per_s'] for training in told):.0f}",
                 ", ".join(sorted({training["on"] for training in told})),

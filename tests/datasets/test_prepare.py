@@ -331,17 +331,31 @@ def test_a_folder_of_recordings(tmp_path):
 
 
 def test_a_folder_is_of_one_size(tmp_path):
-    out = tmp_path / "out"
-    for name, sensor in (("a", (8, 10)), ("b", (8, 12))):
-        recorded.write(tmp_path / f"{name}.h5", recorded.recording(10, sensor=sensor))
-    prepare(tmp_path / "a.h5", out, frames_per_blur=5)
+    out, a, b = tmp_path / "out", tmp_path / "a.h5", tmp_path / "b.h5"
+    recorded.write(a, recorded.recording(10, sensor=(8, 10)))
+    recorded.write(b, recorded.recording(10, sensor=(8, 12)))
+    prepare(a, out, frames_per_blur=5)
     before = contents(out)
-    with pytest.raises(ValueError, match=r"b.h5 is 8 x 12, and a is 8 x 10; give another folder than .*out"):
-        prepare(tmp_path / "b.h5", out, frames_per_blur=5)
+    for options in ({}, {"overwrite": True}):
+        with pytest.raises(
+            ValueError, match=r"b.h5 is 8 x 12, and a, which is there, 8 x 10: .* give another"
+        ):
+            prepare(b, out, frames_per_blur=5, **options)
+        assert contents(out) == before
+    with pytest.raises(ValueError, match=r"is 8 x 1., and ., which is there, 8 x 1."):  # whichever is first
+        prepare([a, b], tmp_path / "other", frames_per_blur=5)
+    (name,) = Manifest.read(tmp_path / "other").recordings
+    assert sorted(contents(tmp_path / "other")) == [f"{name}.h5", "manifest.json"]
+    a.unlink()
+    recorded.write(a, recorded.recording(10, sensor=(8, 12)))  # all that is there is made again
+    summary = prepare([a, b], out, frames_per_blur=5, overwrite=True)
+    assert [entry.width for entry in summary.manifest.recordings.values()] == [12, 12]
+    a.unlink()
+    recorded.write(a, recorded.recording(10, sensor=(8, 10)))
+    before = contents(out)
+    with pytest.raises(ValueError, match=r"a.h5 is 8 x 10, and b, which is there, 8 x 12"):
+        prepare(a, out, frames_per_blur=5, overwrite=True)
     assert contents(out) == before
-    with pytest.raises(ValueError, match=r"8 x 1., and . is 8 x 1."):  # whichever comes first
-        prepare([tmp_path / "a.h5", tmp_path / "b.h5"], tmp_path / "other", frames_per_blur=5)
-    assert len(Manifest.read(tmp_path / "other").recordings) == 1
 
 
 def test_a_folder_in_which_nothing_was_made_binds_nobody(tmp_path):

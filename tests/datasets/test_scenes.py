@@ -488,6 +488,8 @@ def test_slow_cameras(scenes):
     mine, other = slow.batch(range(4)), fast.batch(range(4))
     assert torch.equal(mine.sharp, other.sharp)
     assert mine.histogram.sum() < other.histogram.sum()  # what goes fast is missed
+    with pytest.raises(ValueError, match="slow is for cameras that are drawn; give camera=None"):
+        make(slow=True, camera=IDEAL)
 
 
 def test_a_maker_on_a_cpu_makes_batches(scenes, batch):

@@ -86,6 +86,11 @@ def test_results_of_something_else_are_not_overwritten(monkeypatch):
     size = "--height 16 --width 22 --device cpu --out here"
     run(monkeypatch, f"evaluate steering-ppln {size} --test-samples 2")
     before = Path("here/results.json").read_bytes()
+    told = json.loads(before)
+    assert told["settings"].pop("data_seed") == 0  # as if that option had come later
+    Path("here/results.json").write_text(json.dumps(told))
+    run(monkeypatch, f"evaluate steering-ppln {size} --test-samples 2")
+    before = Path("here/results.json").read_bytes()
     fails(monkeypatch, f"evaluate steering-ppln {size} --test-samples 3", "is of another data set; move it")
     run(monkeypatch, f"train steering {TINY} --model steering-hu --out run --steps 1")
     fails(monkeypatch, f"evaluate run {size} --test-samples 2", "is of another network; move it away")

@@ -13,7 +13,7 @@ def test_portions_are_merged(tmp_path):
     merged = merge([a, b])
     # In the order of rows; titles, tables and claims of the last.
     assert [(r["row"], r["seed"]) for r in merged["results"]] == [
-        ("fixed", 0), ("theirs", 0), ("theirs", 1), ("theirs", 2), ("ours", 0), ("ours", 1), ("ours", 2),
+        ("blurry", 0), ("theirs", 0), ("theirs", 1), ("theirs", 2), ("ours", 0), ("ours", 1), ("ours", 2),
     ]  # fmt: skip
     assert merged["claims"]
     write(tmp_path / "study.json", merged)
@@ -72,6 +72,12 @@ def test_options_that_came_later_have_their_defaults(tmp_path):
     put(files[1], study(new))
     with pytest.raises(ValueError, match=r"differ in the settings of ours: task.slow False and True"):
         merge(files)
+
+
+@pytest.mark.parametrize("content", [{"format": "ppln study", "version": 1}, study({})])
+def test_files_that_lack_something_are_named(content, tmp_path):
+    with pytest.raises(ValueError, match=r"a.json is no study.json of `ppln reproduce` \(KeyError"):
+        merge([put(tmp_path / "a.json", content)])
 
 
 def test_conflicts_name_both_files(tmp_path):

@@ -223,3 +223,9 @@ def test_bad_settings():
         Deblur(data="windows", folder="data/hqf", test_times=53)
     with pytest.raises(ValueError, match="train_times is 27; give 14: windows"):
         Deblur(data="windows", folder="data/hqf", train_times=27)
+
+
+def test_slow_cameras_are_those_of_the_scenes():
+    for slow in (False, True):
+        source = Deblur(height=32, width=32, slow=slow).source("train")
+        assert (source._cameras([0])[0].bandwidth_hz is not None) == slow

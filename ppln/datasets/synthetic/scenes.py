@@ -95,6 +95,8 @@ class Scenes(Dataset[Sample]):
         self.frames, self.substeps = whole("frames", frames, least=2), whole("substeps", substeps, least=1)
         self.length, self.motion_px = whole("length", length, least=1), float(motion_px)
         self.camera, self.davis, self.between = camera, davis, whole("between", between, least=1)
+        if slow and camera is not None:
+            raise ValueError("slow is for cameras that are drawn; give camera=None, or a slow camera")
         self.slow = slow
         if self.substeps % self.between:
             raise ValueError(f"between is {between}, which does not divide substeps, {substeps}")
@@ -211,7 +213,7 @@ class _Studio:
         traits = Traits.of([scenes.camera or NOISIEST])
         self.traits = Traits.split(send(torch.cat(traits, 1), device))
         self.draws = scenes.clock.draws(traits)
-        self.low_pass = bool(traits.cutoff < math.inf) or (scenes.camera is None and scenes.slow)
+        self.low_pass = bool(traits.cutoff < math.inf) or scenes.slow
 
     def __call__(self, indices: Tensor) -> Sample:
         scenes = self.scenes

@@ -77,7 +77,7 @@ def main() -> None:
             }
             for name, picture in pictures.items()
         }
-        row["blurry"]["events"] = float(len(shot.events.between(*shot.exposure_us)))
+        row["blurry"]["events"] = float(len(shot.events))
         for name, film in films.items():
             row[name]["deviation"] = float(np.abs(film.mean(0) - blurry).max())
         rows.append(row)

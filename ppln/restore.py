@@ -118,7 +118,7 @@ def _read(file: Path) -> NDArray:
 
 def _is_shortened(image: Any) -> bool:
     """Whether Pillow reads eight bits of the 16 that a PNG's, TIFF's or PPM's colours have."""
-    if image.mode.startswith("I"):  # grey, of 16 bits
+    if image.mode[0] in "IF":  # grey, of 16 bits or more
         return False
     bits = image.tag_v2.get(258, ()) if image.format == "TIFF" else ()
     largest = image.tile[0].args[-1] if image.format == "PPM" else 0

@@ -448,6 +448,9 @@ def test_tiffs_and_ppms_of_16_bits(planes, tmp_path):
     for name in ("deep.tif", "deep.ppm"):
         with pytest.raises(ValueError, match=rf"{name} has colours of 16 bits"):
             picture_recording(tmp_path / name, made().events)
+    Image.fromarray(np.zeros((20, 24), np.float32)).save(tmp_path / "float.tif")
+    with pytest.raises(ValueError, match=r"float.tif cannot be a frame: .*float32"):
+        picture_recording(tmp_path / "float.tif", made().events)
     Image.fromarray(image.astype(np.uint8)).save(tmp_path / "plain.ppm")
     Image.fromarray(image.astype(np.uint8)).save(tmp_path / "plain.tif")
     for name in ("plain.ppm", "plain.tif"):

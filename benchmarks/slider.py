@@ -1,0 +1,62 @@
+"""Prepared windows: EDI with one contrast for all, and what one hot pixel does to the shipped network.
+
+    python benchmarks/slider.py data/slider benchmarks/results/slider.json
+
+edi     PSNR with each contrast, polarities balanced or not
+ours    of the shipped network, where one pixel has so many more positive events in every bin of time
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ppln.datasets.windows import Windows
+from ppln.engine import config
+from ppln.metrics import PEAK, psnr, to_uint8
+from ppln.models import create_model
+from ppln.models.deblurrer import EVENT_CHANNELS
+
+CONTRASTS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55)
+HOT = (0, 20, 500)  # events
+
+
+@torch.no_grad()
+def score(network: nn.Module, windows: Windows, hot: int = 0) -> float:
+    """Mean over all frames; hot: so many more events in each bin, a third of the way down and across."""
+    values = []
+    for i in range(len(windows)):
+        sample = windows.batch([i])
+        x = torch.cat([sample.histogram, sample.blurry], 1)
+        x[:, :EVENT_CHANNELS:2, x.shape[2] // 3, x.shape[3] // 3] += hot
+        found = network.eval()(x, sample.times)[:, :, 0]
+        values.append(psnr(to_uint8(found * PEAK), to_uint8(sample.sharp * PEAK)).mean())
+    return float(torch.stack(values).mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("out", type=Path)
+    given = parser.parse_args()
+    windows = Windows(given.folder, "test")
+    contrasts = [
+        {
+            "balance": b,
+            "contrast": c,
+            "psnr": score(create_model("deblur-edi", balance=b, contrast=c), windows),
+        }
+        for b in (False, True)
+        for c in CONTRASTS
+    ]
+    shipped = create_model("deblur-ppln-head-small", pretrained=True)
+    hot = [{"hot": events, "psnr": score(shipped, windows, events)} for events in HOT]
+    content = {"about": config.about(command=False), "windows": len(windows), "edi": contrasts, "ours": hot}
+    given.out.write_text(json.dumps(content, indent=1) + "\n")
+    print(json.dumps({"edi": contrasts, "ours": hot}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -54,7 +54,7 @@ NETWORKS = {
     "deblur-ppln-head": Network(DeblurPPLNHead, _BLURRY, _SHARP),
     "deblur-ppln-head-small": Network(partial(DeblurPPLNHead, **_SMALL), _BLURRY, _SHARP),
     "deblur-unet-14": Network(DeblurUNet14, _BLURRY, _SHARP),
-    "deblur-unet-14-small": Network(partial(DeblurUNet14, width=40), _BLURRY, _SHARP),
+    "deblur-unet-14-small": Network(partial(DeblurUNet14, width=40, residual=True), _BLURRY, _SHARP),
     "deblur-unet-blind": Network(DeblurUNet, _BLURRY, _SHARP),
     "deblur-unet-t": Network(DeblurUNetT, _BLURRY, _SHARP),
     "pose-calabrese": Network(PoseCalabrese, _LAST, _MAPS),

@@ -339,6 +339,11 @@ _DEBLUR = Study(
         *(Claim(ours, "head-plain-around", "slider", least=0.5) for ours in _TRIED),
         Claim("head-around", "unet-14", "scenes-53", metric="psnr_unseen"),
         Claim("head-around", "head-unbalanced"),
+        *(
+            Claim("head-unbalanced", other, set)
+            for other in ("unet-14-residual", "ecir")
+            for set in ("scenes", "slider")
+        ),
         Claim("ppln", "unet-blind"),
         Claim("ppln", "ppln-no-normalization"),
         Claim("ppln", "ppln-no-smoothing"),

@@ -10,9 +10,11 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import ppln
+
+_ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 def main() -> None:
@@ -31,12 +33,14 @@ def main() -> None:
     else:
         message, code = "", 0
         alone = threading.current_thread() is threading.main_thread()
-        before, format_warning = signal.getsignal(signal.SIGTERM), warnings.formatwarning
+        before = {number: signal.getsignal(number) for number in _ENDS}
+        format_warning = warnings.formatwarning
         try:
             warnings.formatwarning = lambda message, *_: f"ppln {name}: {message}\n"
             _import_first(name)
-            if alone:
-                signal.signal(signal.SIGTERM, _terminate)
+            for number, was in before.items():
+                if alone and was is not signal.SIG_IGN:  # as after nohup
+                    signal.signal(number, _terminate)
             _COMMANDS[name][1](arguments)
             sys.stdout.flush()
         except BrokenPipeError:  # nobody reads on, as of `ppln info FILE | head`
@@ -49,8 +53,9 @@ def main() -> None:
             message = f"ppln {name}: {message}"
         finally:
             warnings.formatwarning = format_warning
-            if alone:
-                signal.signal(signal.SIGTERM, before)
+            for number, was in before.items():
+                if alone:
+                    signal.signal(number, was)
         if "ppln.engine.fabric" in sys.modules:  # else there is one process
             from ppln.engine.fabric import leave
 
@@ -63,11 +68,11 @@ def main() -> None:
 
 
 class _Terminated(SystemExit):
-    """By SIGTERM. What was begun is cleared away, as it is after Ctrl-C."""
+    """By SIGTERM or a closed terminal. What was begun is cleared away, as it is after Ctrl-C."""
 
 
 def _terminate(number: int, frame: Any) -> None:
-    raise _Terminated(143)
+    raise _Terminated(128 + number)
 
 
 def _import_first(name: str) -> None:
@@ -108,7 +113,7 @@ def _explain(error: BaseException, name: str) -> tuple[str, int]:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", 130
     if isinstance(error, _Terminated):
-        return "terminated", 143
+        return "terminated", cast(int, error.code)
     kind = type(error).__name__
     if kind == "Interrupted":  # by kind: what defines them takes seconds to import
         return text, error.code  # type: ignore[attr-defined]
@@ -249,7 +254,7 @@ def _deblur(arguments: list[str]) -> None:
                 told = str(error).replace("exposure_us", "--exposure-us")
                 raise ValueError(f"{recording or frame}: {told}") from None
             for reason in plan.left_out.values():
-                print(f"left out: {reason}", file=sys.stderr)
+                print(f"left out: {reason.replace('exposure_us', '--exposure-us')}", file=sys.stderr)
             for shot in plan.shots:
                 if shot.doubt:
                     print(f"note: {shot.doubt}", file=sys.stderr)
@@ -543,9 +548,11 @@ def _reproduce(words: list[str]) -> None:
         done, study = reproduce(STUDIES[name], how, partial(print, flush=True), add)
         if page is None:
             print(results.markdown(study))
-        else:
+        elif study["results"]:
             results.put(page, study)
             print(f"wrote {page}")
+        else:
+            print(f"there are no results yet; {page} is left as it is")
         print(f"{len(done.now)} rows and seeds done now, {len(done.left)} left; wrote {how.out / FILE}")
 
     _parse(run, f"reproduce {name}", options)

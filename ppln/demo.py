@@ -133,6 +133,7 @@ def _run(demo: Demo, networks: Networks | None) -> dict[str, Any]:
     with watch("weights"):
         networks = shipped() if networks is None else networks
     _check(networks)
+    _check_folder(demo.out)
     make_folder(demo.out)
     with watch("recording"):
         given = _record(demo)
@@ -188,6 +189,13 @@ def text(result: dict[str, Any]) -> str:
         lines.append(f"{title:12}" + "".join(f"{page.in_figures(m, values[m]):>9}" for m in page.DIGITS))
     lines.append(f"{sum(result['seconds'].values()):.1f} s, on {result['machine']}")
     return "\n".join(lines)
+
+
+def _check_folder(out: Path) -> None:
+    """Films of others may have the same names: what is written over is a demo's."""
+    there = [name for name in ("sharp.mp4", "beside.mp4") if (out / name).exists()]
+    if there and not (out / "demo.html").exists():
+        raise FileExistsError(f"out is {out}, whose {there[0]} is no demo's; give another folder")
 
 
 def _check(networks: Networks) -> None:

@@ -11,6 +11,7 @@ Dimensions: T time stamps, H x W image.
 
 import math
 import re
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -61,9 +62,12 @@ class Sharp(NamedTuple):
     blurry: NDArray[np.uint8]  # the frame it was found in, of the same shape
 
 
-def picture_recording(image: Path | NDArray, events: Events) -> Recording:
+def picture_recording(image: Path | str | NDArray, events: Events) -> Recording:
     """A picture from elsewhere as the one frame of a recording; its time stamp is 0."""
-    pixels, what = (_read(image), str(image)) if isinstance(image, Path) else (image, "the picture")
+    if isinstance(image, str | Path):
+        pixels, what = _read(Path(image)), str(image)
+    else:
+        pixels, what = image, "the picture"
     try:
         frames = Frames(np.asarray(pixels)[None], np.zeros(1, np.int64))
     except ValueError as error:
@@ -95,14 +99,18 @@ def _read(file: Path) -> NDArray:
     if file.is_dir():
         raise ValueError(f"{file} is a folder; give a blurry picture")
     try:
-        with Image.open(file) as image:
-            shortened = _is_shortened(image)
-        count = imageio.improps(file, plugin="pillow", index=...).n_images
-        mode = imageio.immeta(file, plugin="pillow", index=0)["mode"]
-        how = {"mode": "RGB"} if mode in CONVERTED else {}
-        pixels = imageio.imread(file, plugin="pillow", index=0, **how)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file) as image:
+                shortened = _is_shortened(image)
+            count = imageio.improps(file, plugin="pillow", index=...).n_images
+            mode = imageio.immeta(file, plugin="pillow", index=0)["mode"]
+            how = {"mode": "RGB"} if mode in CONVERTED else {}
+            pixels = imageio.imread(file, plugin="pillow", index=0, rotate=True, **how)  # as viewers show it
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no {file}; give a blurry picture") from None
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError, MemoryError):
+        raise ValueError(f"{file} is too large to be read; give a picture of the sensor's size") from None
     except (OSError, ValueError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
         raise ValueError(f"{file} is no picture that imageio can read: {error}") from None
     if count > 1:
@@ -148,7 +156,7 @@ def plan(
     exposures = _exposures(pictures, exposure_us)
     numbers = range(len(pictures)) if frames is None else sorted({whole("frames", i) for i in frames})
     if not numbers:
-        raise ValueError("frames is empty; name a frame, or give None for all")
+        raise ValueError("frames is empty; name a frame, or leave it out for all")
     for i in numbers:
         if not 0 <= i < len(pictures):
             raise ValueError(f"frames has {i}; the recording has {len(pictures)}, from 0 on")
@@ -226,12 +234,12 @@ def _fault(events: Events, number: int, exposure_us: tuple[int, int]) -> str | N
     if 2 * (min(end, last) - max(begin, first)) < end - begin:
         return (
             f"the exposure of frame {number} is {exposure_us} us, but the events run from {first} to {last} "
-            "us; choose other frames, or give exposure_us as the recording counts"
+            "us; choose another frame, or mend exposure_us"
         )
     if not len(events.between(begin, end)):
         return (
             f"there are no events in the exposure of frame {number}, {exposure_us} us: nothing tells what "
-            "moved; choose other frames, or mend exposure_us"
+            "moved; choose another frame, or mend exposure_us"
         )
     return None
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -155,7 +156,7 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
         ([blurry, "--device", "cuda"], "device is 'cuda', but torch sees no GPU here"),
         (
             [blurry, "--exposure-us", "9000000", "9100000"],
-            "blurry.h5: the exposure of frame 0 is .*, but the events run .* give --exposure-us",
+            "blurry.h5: the exposure of frame 0 is .*, but the events run .* mend --exposure-us",
         ),
         ([blurry, "--frames", "3"], "frames has 3; the recording has 1"),
         ([blurry, "--frames"], "frames is empty; name a frame"),
@@ -165,6 +166,7 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
             "there is no .*none.png; give a blurry picture",
         ),
         ([blurry, "--play-fps", "0"], "play_fps is 0"),
+        ([blurry, "--compare", tmp_path / ".mp4"], "--compare is .*mp4; give the name of a film"),
         ([blurry, "--compare", tmp_path / "x.avi"], "--compare is .*x.avi; give one that ends in .mp4 or"),
         ([blurry, "--compare", tmp_path / "x" / ".." / "film.mp4"], "--out is .* the same or one inside"),
         ([blurry, "--compare", tmp_path / "film.mp4" / "beside"], "--out is .* the same or one inside"),
@@ -187,6 +189,17 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
         assert not (tmp_path / "film.mp4").exists()
 
 
+def test_a_folder_may_have_the_name_of_a_network(blurry, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        film = "deblur-ppln-head-small/film.gif"
+        run(monkeypatch, "deblur", blurry, "-o", film, "--fps", "4", "--overwrite")
+    (tmp_path / "deblur-edi").mkdir()
+    (tmp_path / "deblur-edi" / "config.yaml").touch()  # a run's, which has not come far
+    with pytest.raises(SystemExit, match=r"no checkpoint in deblur-edi"):
+        run(monkeypatch, "deblur", blurry, "-o", "film.gif", "--network", "deblur-edi")
+
+
 def test_what_exists_is_kept(blurry, monkeypatch, tmp_path):
     (tmp_path / "film.mp4").write_text("mine")
     with pytest.raises(
@@ -196,8 +209,9 @@ def test_what_exists_is_kept(blurry, monkeypatch, tmp_path):
     assert (tmp_path / "film.mp4").read_text() == "mine"
 
 
-def test_what_is_terminated_leaves_nothing(blurry, tmp_path):
-    """Not only Ctrl-C: `timeout` and batch systems send SIGTERM."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_is_terminated_leaves_nothing(number, blurry, tmp_path):
+    """Not only Ctrl-C: `timeout` and batch systems send SIGTERM, terminals that are closed SIGHUP."""
     command = [sys.executable, "-m", "ppln", "deblur", str(blurry), "--fps", "100000", "-o", "film.mp4"]
     process = subprocess.Popen(
         [*command, "--compare", "beside"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
@@ -206,8 +220,8 @@ def test_what_is_terminated_leaves_nothing(blurry, tmp_path):
         while not list(tmp_path.glob(".*.beside/*")):  # it is at work
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.1)
-        process.terminate()
-        assert process.wait(60) == 143
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
         assert process.stderr.read() == "ppln deblur: terminated\n"
     assert [path.name for path in tmp_path.iterdir()] == ["blurry.h5"]
 
@@ -269,6 +283,20 @@ def test_windows_of_a_recording_are_evaluated(scenes, monkeypatch, tmp_path, cap
     said = capsys.readouterr().out
     assert "PSNR, real" in said
     assert "0 rows and seeds done now, 0 left" in said
+    # Other windows, in the same folder or under the same name, are told from these.
+    before = [(path, path.read_bytes()) for path in tmp_path.rglob("*.json") if path.parent != out]
+    native.write_recording(scenes.recording(5), tmp_path / "sharp.h5", overwrite=True)
+    run(monkeypatch, "prepare", "recordings", *arguments, "--overwrite")
+    with pytest.raises(SystemExit, match=r"results.json is of other samples, by their x_rms; move it away"):
+        run(monkeypatch, "evaluate", "deblur-edi", *where[:4], "--out", tmp_path / "deblur-edi")
+    others = [*study, "--windows", f"real={out}", "--out", tmp_path / "here"]
+    with pytest.raises(SystemExit, match=r"seed 0, in .*, test set real: it was done with other windows; .*"):
+        run(monkeypatch, "reproduce", *others)
+    assert all(path.read_bytes() == content for path, content in before)
+    run(monkeypatch, "reproduce", *others, "--again")
+    assert "2 rows and seeds done now, 0 left" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"windows is no checkpoint but ppln windows; give a run's folder"):
+        run(monkeypatch, "evaluate", out)
     with pytest.raises(SystemExit, match="evaluation only"):
         run(monkeypatch, "evaluate", "deblur-edi", *where[:4], "--split", "val", "--out", tmp_path / "val")
     with pytest.raises(SystemExit, match="bike_bay_hdr"):
@@ -302,6 +330,18 @@ def test_a_study_of_what_needs_no_training(monkeypatch, tmp_path, capsys):
     run(monkeypatch, "reproduce", *arguments, "--page", page)
     assert "0 rows and seeds done now" in capsys.readouterr().out
     assert "| EDI " in page.read_text()
+    before = page.read_text()
+    empty = [*arguments[:-1], tmp_path / "empty", "--minutes", "0", "--page", page]
+    run(monkeypatch, "reproduce", *empty)
+    assert f"there are no results yet; {page} is left as it is" in capsys.readouterr().out
+    assert page.read_text() == before
+    for option, told in (
+        ("--add", "is no study.json of `ppln reproduce` but no text"),
+        ("--page", "is no text"),
+    ):
+        (tmp_path / "x").write_bytes(bytes(range(128, 256)))
+        with pytest.raises(SystemExit, match=rf"x {told}; give [\w ]*$"):
+            run(monkeypatch, "reproduce", *empty, option, tmp_path / "x")
     page.write_text("no markers")
     with pytest.raises(SystemExit, match=r"page.md has no line <!-- study deblur -->"):
         run(monkeypatch, "reproduce", *arguments[:-1], tmp_path / "new", "--page", page)

@@ -132,6 +132,9 @@ def test_without_networks(tmp_path, monkeypatch):
     """The film is EDI's, and there is no potential to draw. What an earlier run left is replaced."""
     monkeypatch.setattr(demo, "shipped", list)
     (tmp_path / "sharp.mp4").write_bytes(b"of an earlier run")
+    with pytest.raises(FileExistsError, match=r"whose sharp.mp4 is no demo's; give another folder"):
+        demo.run(small(tmp_path, scene=3))
+    (tmp_path / "demo.html").write_text("of an earlier run")
     result = demo.run(small(tmp_path, scene=3))
     assert list(result["metrics"]) == ["blurry", "EDI"]
     assert "no PP layer" in (tmp_path / "demo.html").read_text()

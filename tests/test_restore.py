@@ -457,6 +457,26 @@ def test_tiffs_and_ppms_of_16_bits(planes, tmp_path):
         assert picture_recording(tmp_path / name, made().events).frames.images.shape == (1, 20, 24, 3)
 
 
+@pytest.mark.parametrize("suffix", ["png", "jpg", "tif"])
+def test_pictures_are_turned_as_viewers_show_them(suffix, tmp_path):
+    """Cameras that are held upright write how to turn it, instead of turning it."""
+    image = np.kron(np.arange(30, dtype=np.uint8).reshape(5, 6) * 8, np.ones((4, 4), np.uint8))
+    exif = Image.Exif()
+    exif[274] = 6  # to be turned by 90 degrees, clockwise
+    path = tmp_path / f"turned.{suffix}"
+    Image.fromarray(np.rot90(image)).save(path, exif=exif, **({"quality": 100} if suffix == "jpg" else {}))
+    frames = picture_recording(str(path), made().events).frames  # a name will do
+    assert np.abs(frames.images[0].astype(int) - image).max() <= 3
+
+
+def test_a_picture_too_large_to_be_read(tmp_path, monkeypatch):
+    Image.new("1", (60, 50)).save(tmp_path / "large.png")
+    for most in (2000, 1000):  # Pillow warns; Pillow refuses
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
+        with pytest.raises(ValueError, match=r"large.png is too large to be read; give a picture of the"):
+            picture_recording(tmp_path / "large.png", made().events)
+
+
 def test_files_of_several_pictures(tmp_path):
     pages = [Image.fromarray(np.full((20, 24), 10 * k, np.uint8)) for k in range(3)]
     pages[0].save(tmp_path / "pages.tif", save_all=True, append_images=pages[1:])

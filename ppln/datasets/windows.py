@@ -208,6 +208,8 @@ class Manifest:
                 f"there are no prepared windows in {folder}; run: ppln prepare hqf --raw DIR --out {folder} "
                 "(or ppln prepare recordings, for others than HQF's)"
             ) from None
+        except UnicodeDecodeError:  # which would quote all of it
+            raise ValueError(f"{path} is no text; run ppln prepare into another folder") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{path} cannot be used ({error!r}); run ppln prepare into another folder"

@@ -248,6 +248,10 @@ def _manifest(path: Path) -> dict[str, Any]:
         raise _damaged(path, f"manifest.json cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(path, "manifest.json is not a manifest") from error
+    if isinstance(manifest["format"], str):  # as windows have it
+        raise CheckpointError(
+            f"{path} is no checkpoint but {manifest['format']}; give a run's folder or one of its checkpoints"
+        )
     if not whole:
         raise _damaged(path, "manifest.json is not what was saved")
     if not known:

@@ -14,6 +14,8 @@ from typing import Any
 from ppln.engine import config
 from ppln.engine.compare import TOLERANCE
 from ppln.files import put_in_place
+from ppln.models.networks import NETWORKS
+from ppln.models.weights import plain_options
 
 FILE = "study.json"
 _FORMAT, _VERSION = "ppln study", 1
@@ -23,18 +25,24 @@ Plain = dict[str, Any]
 
 
 def read(path: Path) -> Plain:
-    """What the file has. Options that a task did not have when it was written have their defaults."""
+    """What the file has. Options that it does not tell, of a task or a network, have their defaults."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path}; give a study.json that `ppln reproduce` wrote")
     try:
         study = json.loads(path.read_bytes())
-        if (study["format"], study["version"]) != (_FORMAT, _VERSION):
-            raise ValueError(f"it has version {study['version']}, and this ppln reads {_VERSION}")
+        found = study["format"], study["version"]
+        if found != (_FORMAT, _VERSION):
+            raise ValueError(f"it is {found[0]!r} of version {found[1]}, this ppln reads {_VERSION}")
         for result in study["results"]:
+            model = result["settings"]["model"]
+            if model["name"] in NETWORKS:
+                model["options"] = plain_options(model["name"], model["options"])
             for of in (result["settings"], *result["sets"].values()):
                 name = "task" if of is result["settings"] else "settings"
                 if name in of:  # a row that learns nothing has no task
                     of[name] = config.with_defaults(study["study"], of[name])
+    except UnicodeDecodeError:  # which would quote all of it
+        raise ValueError(f"{path} is no study.json of `ppln reproduce` but no text; give another") from None
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is no study.json of `ppln reproduce` ({error!r}); move it away, or give another"

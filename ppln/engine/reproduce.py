@@ -33,7 +33,7 @@ from torch import nn
 
 from ppln.engine import config, portions
 from ppln.engine.config import Machine, Train
-from ppln.engine.evaluate import describe, evaluate, write
+from ppln.engine.evaluate import describe, evaluate, told_apart, write
 from ppln.engine.fabric import make_fabric
 from ppln.engine.feed import Make, maker
 from ppln.engine.log import Log
@@ -47,6 +47,7 @@ from ppln.models import create_model, weights
 from ppln.tasks import Source, Task
 
 Results = dict[tuple[str, int], Plain]  # by row and seed
+SPOTS = 8  # windows by which a folder of them is known again
 _LOGGED = ("step", "loss", "samples_per_s", "data_wait")
 
 
@@ -95,6 +96,8 @@ class Reproduce:
                 raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
             raise ValueError(f"seeds are {self.seeds}; give one or more, each once, none below 0")
+        if len(set(self.rows)) < len(self.rows):
+            raise ValueError(f"rows are {', '.join(self.rows)}; give each once")
 
 
 class Done(NamedTuple):
@@ -118,7 +121,9 @@ def reproduce(
     with alone(how.out):
         if add:
             known = [runner.file] if runner.file.exists() else []
-            portions.write(runner.file, portions.merge([*add, *known]))
+            merged = portions.merge([*add, *known])
+            runner.check_budget(merged, ", ".join(map(str, add)))
+            portions.write(runner.file, merged)
         return runner.run(), portions.read(runner.file)
 
 
@@ -203,6 +208,7 @@ class Runner:
         self.sets = self._test_sets()
         self.pool: tuple[Task, Make] | None = None  # the samples of the last training, kept
         self.tests: dict[str, Task] = {}  # whose samples are kept, too
+        self.spots: dict[str, tuple[int, list[int], dict[str, list[float]]]] = {}  # see _has_same_windows
         self.file = how.out / portions.FILE
         self.budget = config.plain(_common(study, replace(how, device="auto")))
         self.results: Results = {}
@@ -225,16 +231,18 @@ class Runner:
         """Read what was done -> what is left to do."""
         if self.file.exists():
             before = portions.read(self.file)
+            self.check_budget(before, str(self.file))
             self.results = {(result["row"], result["seed"]): result for result in before["results"]}
-            if self.results and before["budget"] != self.budget:
-                found = portions.difference(before["budget"], self.budget)
-                raise ValueError(
-                    f"{self.file}: it was done with other settings, {found}; give the same options, "
-                    "or another --out"
-                )
         jobs = [(row, seed) for row, seed in self._jobs() if not self._is_done(row, seed)]
         self._write()  # titles and tables may be new
         return jobs
+
+    def check_budget(self, study: Plain, file: str) -> None:
+        if study["results"] and study["budget"] != self.budget:
+            found = portions.difference(study["budget"], self.budget)
+            raise ValueError(
+                f"{file}: it was done with other settings, {found}; give the same options, or another --out"
+            )
 
     def attempt(self, row: Row, seed: int) -> bool:
         """Train and evaluate, and write it down -> whether it went well"""
@@ -290,7 +298,11 @@ class Runner:
             return False
         for name, task in self.sets.items():
             of = known["sets"].get(name)
-            if of and not self._is_same(of["settings"], _of_data(task), f"{where}, test set {name}"):
+            place = f"{where}, test set {name}"
+            if of and not (
+                self._is_same(of["settings"], _of_data(task), place)
+                and self._has_same_windows(name, of, place)
+            ):
                 del known["sets"][name]
         return self.sets.keys() <= known["sets"].keys()
 
@@ -303,10 +315,36 @@ class Runner:
             )
         return was == now
 
+    def _has_same_windows(self, name: str, of: Plain, where: str) -> bool:
+        """Whether a folder has as many windows as were evaluated, and some of them, evenly spread, are those.
+
+        Samples that are made are known by their settings.
+        """
+        if name in self.study.sets:
+            return True
+        if name not in self.spots:
+            task = self.sets[name]
+            source = task.source("test")
+            spots = sorted({k * len(source) // SPOTS for k in range(SPOTS)})
+            found = told_apart(task.batch(source.batch(spots, "cpu"), None, 0))
+            data = {column: values.tolist() for column, values in found.items()}
+            self.spots[name] = len(source), spots, data
+        count, spots, data = self.spots[name]
+        same = of["samples"] == count
+        if same:
+            was = {column: [values[i] for i in spots] for column, values in of["data"].items()}
+            same = portions.other_samples(was, data) is None
+        if not same and not self.how.again:
+            raise ValueError(
+                f"{where}: it was done with other windows; give the same folder, another name, another "
+                "--out, or --again to do it anew"
+            )
+        return same
+
     def _settings(self, row: Row, seed: int) -> Plain:
         """What decides a result, but for the seed."""
         if not row.trained:
-            return {"model": {"name": row.model, "options": dict(row.options)}}
+            return {"model": {"name": row.model, "options": weights.plain_options(row.model, row.options)}}
         return _deciding(config.plain(train_settings(self.study, row, seed, self.how)))
 
     def _do(self, row: Row, seed: int) -> None:
@@ -452,8 +490,12 @@ class Runner:
 
 
 def _deciding(values: Mapping[str, Any]) -> Plain:
-    """Of the plain settings of a run those that decide what is trained, as JSON has them."""
-    model = {name: values["model"][name] for name in ("name", "options")}
+    """Of the plain settings of a run those that decide what is trained, as JSON has them.
+
+    With all options of the network: defaults may change.
+    """
+    name, options = values["model"]["name"], values["model"]["options"]
+    model = {"name": name, "options": weights.plain_options(name, options)}
     parts = {"task": values["task"], "model": model, "optimizer": values["optimizer"]}
     return json.loads(json.dumps({**parts, "precision": values["machine"]["precision"]}))
 

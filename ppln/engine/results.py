@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ppln.engine import config
+from ppln.engine import compare, config, portions
 from ppln.engine.arguments import ask, need_tyro
 from ppln.engine.config import Machine
 from ppln.engine.evaluate import Evaluation, as_json, describe, evaluate, write
@@ -94,6 +94,7 @@ def evaluate_network(
         )
     if not fabric.is_global_zero:
         return found, None
+    _check_samples(folder, found)
     write(folder, found, {**about, "seed": network.seed, "about": config.about()})
     return found, folder
 
@@ -123,6 +124,19 @@ def _check_free(folder: Path, about: Mapping[str, Any], task: Task) -> None:
     for what, differs in different.items():
         if differs:
             raise ValueError(f"{file} is of {what}; move it away, or give another --out")
+
+
+def _check_samples(folder: Path, found: Evaluation) -> None:
+    """A folder of windows may hold others than when these results were found."""
+    if not (folder / "results.json").exists():
+        return
+    data = compare.read(folder).data, found.data
+    was, now = ({name: column.tolist() for name, column in of.items()} for of in data)
+    if column := portions.other_samples(was, now):
+        raise ValueError(
+            f"{folder / 'results.json'} is of other samples, by their {column}; move it away, or give "
+            "another --out"
+        )
 
 
 def _resolved(settings: Mapping[str, Any], task: Task) -> dict[str, Any]:

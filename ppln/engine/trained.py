@@ -35,7 +35,7 @@ def find(source: Path | str, *, ema: bool = True) -> Network:
     ema: take the running average of the weights, if the run kept one.
     """
     path, named, settings = Path(source), None, None
-    if not path.exists() and str(source) in zoo.list_models():
+    if str(source) in zoo.list_models() and not _is_trained(path):
         name = named = str(source)
         if not NETWORKS[name].learns:
             return Network(zoo.create_model(name).eval(), zoo.card(name), _task(name)(), None, None)
@@ -68,6 +68,12 @@ def find(source: Path | str, *, ema: bool = True) -> Network:
         file = file.relative_to(Path.cwd())
     card = _card(name, options, found, averaged, _measured(file))
     return Network(with_weights(name, options, values), card, settings.task, file, settings.run.seed)
+
+
+def _is_trained(path: Path) -> bool:
+    """Whether a network may be there. A folder of films or results may have a network's name, too."""
+    within = ("checkpoints", "config.yaml", "manifest.json", _WEIGHTS)
+    return path.is_file() or any((path / name).exists() for name in within)
 
 
 def _task(name: str) -> type[Task]:

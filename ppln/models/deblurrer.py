@@ -30,7 +30,7 @@ class Deblurrer(nn.Module, ABC):
     """Whether the thresholds of the two polarities are told apart first: see `balanced`."""
 
     def prepare(self, x: Tensor) -> Tensor:
-        """What is known of a picture as a whole is put into it: x [B, 27, H, W] -> the same shape"""
+        """Put in what is known of the whole picture: x [B, 27, H, W] -> as large, or more channels"""
         return balanced(x) if self.balance else x
 
     def encode(self, x: Tensor) -> Any:

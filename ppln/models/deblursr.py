@@ -86,9 +86,14 @@ class DeblurSR(UNet, Deblurrer):
         self.kernel = nn.Conv2d(features, segments * (1 + 2 * KERNEL), 1)
         silence(self.kernel)  # training starts from the blurry frame
 
+    def prepare(self, x: Tensor) -> Tensor:
+        """x [B, 27, H, W] -> [B, 27 + 16, H, W], with the embedding: a tile knows where it is in it"""
+        return torch.cat([x, embedding(x).expand(len(x), -1, -1, -1)], 1)
+
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """-> raw coefficients [B, 19 N, H, W], and the blurry frame's 3x3 neighbourhoods [B, 9, H, W]"""
-        y = self.head(crop(self.features(pad(x, STRIDE)), x)) + self.place(embedding(x))
+        x, places = x[:, : self.in_channels], x[:, self.in_channels :]
+        y = self.head(crop(self.features(pad(x, STRIDE)), x)) + self.place(places)
         coefficients = self.kernel(self.blocks(y).relu())
         blurry = x[:, -1:].to(torch.promote_types(x.dtype, torch.float32))
         framed = F.pad(blurry, (1, 1, 1, 1), mode="replicate")

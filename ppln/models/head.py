@@ -59,7 +59,7 @@ class DeblurPPLNHead(UNet, Deblurrer):
             raise ValueError(f"plain must be 'none', 'hidden' or 'all', got {plain!r}")
         if not 0 <= jitter <= BINS:
             raise ValueError(f"jitter must be 0 to {BINS} bins, got {jitter}")
-        super().__init__(EVENT_CHANNELS + 1, 1, width, head=lambda *_: nn.Identity(), norm=False)
+        super().__init__(EVENT_CHANNELS + 1, 1, width, head=lambda *_: nn.Identity(), norms=0)
         self.mean, self.jitter, self.balance = mean, jitter, balance
         sizes = [width // 2 + EVENT_CHANNELS + 1, *[channels] * (layers - 1), 1]
         self.layers = nn.ModuleList()

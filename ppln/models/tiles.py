@@ -29,7 +29,7 @@ class Encoded:
 
     def __init__(self, network: Deblurrer, x: Tensor, tile: int | None) -> None:
         with torch.no_grad():
-            self.x = network.prepare(x[None])[0]  # [27, H, W], on the CPU
+            self.x = network.prepare(x[None])[0]  # [27 or more, H, W], on the CPU
         self.network = network
         self.tile = TILE if tile is None and x[0].numel() > WHOLE else tile
         self.parts: list[tuple[slice, slice, Any]] | None = None

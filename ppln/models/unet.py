@@ -25,8 +25,11 @@ STRIDE = 16  # of the four layers that go down
 class UNet(nn.Module):
     """Four strided 5x5 layers down, two residual pairs, four transposed 5x5 layers up, one 1x1 layer.
 
-    The layers are all PP layers, to be given t, or all plain ones. One BatchNorm serves the four layers
-    of the bottleneck, as in the paper's network.
+    The layers are all PP layers, to be given t, or all plain ones. In the bottleneck, four batch norms have
+    one weight and one bias, as in the paper's network, and statistics of their own: those of all four would
+    fit none of them.
+
+    norms: how many statistics there are; 1: mixed, as in the authors' code; 0: no batch norm.
     """
 
     def __init__(
@@ -37,7 +40,7 @@ class UNet(nn.Module):
         conv: Callable[..., nn.Module] = nn.Conv2d,
         conv_transpose: Callable[..., nn.Module] = nn.ConvTranspose2d,
         head: Callable[..., nn.Module] = nn.Conv2d,
-        norm: bool = True,
+        norms: int = 4,
     ) -> None:
         super().__init__()
         self.in_channels = in_channels
@@ -45,7 +48,8 @@ class UNet(nn.Module):
         self.encoder = nn.ModuleList(conv(a, b, 5, stride=2, padding=2) for a, b in pairwise(sizes))
         deep = sizes[-1]
         self.bottleneck = nn.ModuleList(conv(deep, deep, 3, padding=1, bias=False) for _ in range(4))
-        self.norm = nn.BatchNorm2d(deep) if norm else nn.Identity()
+        self.norms = nn.ModuleList(nn.BatchNorm2d(deep, affine=False) for _ in range(norms))
+        self.affine = _Affine(deep) if norms else nn.Identity()
         # But for the first, what comes up is joined by the encoder's output of the same size.
         joined = [(deep, 4 * width), (8 * width, 2 * width), (4 * width, width), (2 * width, width // 2)]
         options = {"stride": 2, "padding": 2, "output_padding": 1, "bias": False}
@@ -63,11 +67,28 @@ class UNet(nn.Module):
             y = F.relu(layer(y, *t))
         skips[0] = repeat(x, *t) if t else x  # at every time stamp, like the others
         for i in (0, 2):
-            z = F.relu(fold(self.norm, self.bottleneck[i](y, *t)))
-            y = F.relu(y + fold(self.norm, self.bottleneck[i + 1](z, *t)))
+            z = F.relu(self._deep(i, y, *t))
+            y = F.relu(y + self._deep(i + 1, z, *t))
         for layer in self.decoder:
             y = torch.cat([F.relu(layer(y, *t)), skips.pop()], -3)
         return y
+
+    def _deep(self, i: int, x: Tensor, *t: Tensor | float) -> Tensor:
+        """A layer of the bottleneck, normalised."""
+        y = self.bottleneck[i](x, *t)
+        return self.affine(fold(self.norms[i % len(self.norms)], y)) if self.norms else y
+
+
+class _Affine(nn.Module):
+    """A weight and a bias for each channel of x [..., C, H, W]."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight[:, None, None] + self.bias[:, None, None]
 
 
 class DeblurPPLN(UNet, Deblurrer):
@@ -107,6 +128,7 @@ class DeblurPPLN(UNet, Deblurrer):
             partial(conv, normalize=normalize),
             partial(conv_transpose, normalize=normalize),
             partial(conv, normalize=normalize and mean == "regressed"),
+            norms=1 if semantics == "released" else 4,
         )
         self.mean, self.semantics = mean, semantics
 

@@ -119,7 +119,7 @@ def write(
         for key, value in state.items()
     }
     count = sum(weight.numel() for weight in weights.values())
-    card = replace(card, name=name, options=_plain(name, options), parameters=count, dtype=dtype)
+    card = replace(card, name=name, options=plain_options(name, options), parameters=count, dtype=dtype)
     header = {"format": _FORMAT, **_words(name), **asdict(card)}
     header["sha256"] = _sha256(header, tensors)
     # One entry: the library writes several in any order, and the same weights should give the same file.
@@ -168,7 +168,7 @@ def load(path: Path | str) -> tuple[dict[str, Tensor], Card]:
 def describe(name: str) -> Card:
     """The card of a network without weights."""
     parameters = sum(p.numel() for p in without_memory(name, {}).parameters())
-    return Card(name=name, options=_plain(name, {}), parameters=parameters)
+    return Card(name=name, options=plain_options(name, {}), parameters=parameters)
 
 
 def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -199,7 +199,7 @@ def _words(name: str) -> dict[str, str]:
     return {"input": NETWORKS[name].input, "output": NETWORKS[name].output}
 
 
-def _plain(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def plain_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """All options that a file can hold, defaults as well: those may change."""
     plain = {}
     for key, value in all_options(name, options).items():

@@ -121,7 +121,8 @@ _UNET_NAMES = {
     **_in_order("bottleneck", [0, 1], "unet.res1_"),
     **_in_order("bottleneck", [2, 3], "unet.res2_"),
     **_in_order("decoder", [0, 1, 2, 3], "unet.de_conv"),
-    "norm.": "unet.bn512.",
+    **{f"norms.{k}.": "unet.bn512." for k in range(4)},  # the authors' have mixed statistics
+    "affine.": "unet.bn512.",
     "head.": "unet.pred.",
 }
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ppln.events.io import require
 
 REQUIREMENT = "imageio[ffmpeg]>=2.30"
+LEAST_FPS = 0.01
 MOST_GIF_FPS = 50  # players show faster ones slowly
 SMALL = 360  # pixels; narrower pictures are shown beside each other in double size
 GAP = 4  # pixels between them
@@ -55,10 +56,10 @@ class Film:
         kind = kinds.get(path.suffix.lower())
         if kind is None:
             raise ValueError(f"path is {path}; give one that ends in .mp4 or .gif, or a folder without a dot")
-        if not path.name:
+        if not path.name or path.name.lower() in kinds:
             raise ValueError(f"path is {path}; give the name of a film")
-        if not 0 < play_fps <= 1000:
-            raise ValueError(f"play_fps is {play_fps}; give a number above 0, at most 1000")
+        if not LEAST_FPS <= play_fps <= 1000:
+            raise ValueError(f"play_fps is {play_fps}; give a number from {LEAST_FPS} to 1000")
         if kind is _Gif and play_fps > MOST_GIF_FPS:
             raise ValueError(
                 f"play_fps is {play_fps}, but gifs play {MOST_GIF_FPS} at most; write .mp4, or lower it"
@@ -95,8 +96,13 @@ class Film:
         """Errors name the film: a disk may be full."""
         try:
             yield
-        except (OSError, OverflowError) as error:  # a gif holds a frame for 11 minutes at most
-            why = getattr(error, "strerror", None) or error
+        except OverflowError:
+            raise ValueError(
+                f"{self.path} cannot be written: a gif shows a picture for 655 s at most, and equal frames "
+                "that follow each other are one; write .mp4, or raise play_fps"
+            ) from None
+        except OSError as error:
+            why = error.strerror or error
             raise OSError(
                 f"{self.path} cannot be written ({why}); make room, or choose another place"
             ) from None

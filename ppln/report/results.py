@@ -47,7 +47,10 @@ def around(page: Path, name: str) -> tuple[str, str]:
     start, end = f"<!-- study {name} -->", "<!-- end -->"
     if not page.is_file():
         raise FileNotFoundError(f"there is no {page}; write one that has the lines {start} and {end}")
-    before, found, rest = page.read_text(encoding="utf-8").partition(start)
+    try:
+        before, found, rest = page.read_text(encoding="utf-8").partition(start)
+    except UnicodeDecodeError:
+        raise ValueError(f"{page} is no text; give a page of Markdown") from None
     _, closed, after = rest.partition(end)
     if not found or not closed:
         raise ValueError(f"{page} has no line {start} followed by {end}; add both")

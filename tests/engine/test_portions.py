@@ -116,7 +116,7 @@ def test_what_is_no_study_is_refused(tmp_path):
         merge([tmp_path / "none.json"])
     for content, message in (
         ({}, "KeyError"),
-        ({**study(), "version": 2}, "version 2, and this ppln reads 1"),
+        ({**study(), "version": 2}, "'ppln study' of version 2, this ppln reads 1"),
     ):
         with pytest.raises(ValueError, match=message):
             merge([put(tmp_path / "a.json", content)])

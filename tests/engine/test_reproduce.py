@@ -3,11 +3,13 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from runpy import run_path
 
@@ -306,6 +308,45 @@ def test_a_new_test_set_needs_no_training(tmp_path, monkeypatch):
         assert (loss, validation, {name: sets[name] for name in before[key][2]}) == before[key]
 
 
+def test_a_row_is_of_one_training(tmp_path, monkeypatch):
+    """Where a new test set has it trained again and the outcome differs, all sets are evaluated anew."""
+    run(tmp_path, seeds=(0,), rows=("small",))
+    before = figures(tmp_path)["small", 0]
+    shutil.rmtree(tmp_path / "small")
+    report = reproduce._from_log
+    monkeypatch.setattr(reproduce, "_from_log", lambda *of: {**report(*of), "loss": 99.0})
+    evaluated, evaluate = [], reproduce.Runner._evaluate
+    monkeypatch.setattr(
+        reproduce.Runner,
+        "_evaluate",
+        lambda self, net, name, *more: (evaluated.append(name), evaluate(self, net, name, *more))[1],
+    )
+    study = replace(TINY, sets={**TINY.sets, "one": {"val_samples": 1}})
+    run(tmp_path, study, seeds=(0,), rows=("small",))
+    assert before[0] != figures(tmp_path)["small", 0][0] == 99.0
+    assert evaluated == ["lines", "few", "one"]
+
+
+def test_another_default_of_a_network_is_told(tmp_path, monkeypatch):
+    study = replace(TINY, rows=(replace(TINY.rows[0], options={}), TINY.rows[1]))
+    net = networks.NETWORKS["line-net"]
+    for width in (3, 4):
+        monkeypatch.setitem(networks.NETWORKS, "line-net", net._replace(make=partial(net.make, width=width)))
+        if width == 3:
+            run(tmp_path, study, seeds=(0,), rows=("small",))
+    with pytest.raises(ValueError, match=r"done with other settings, model.options.width 3 and 4;"):
+        run(tmp_path, study, seeds=(0,), rows=("small",))
+
+
+def test_what_is_added_must_fit_before_it_is_written(tmp_path):
+    run(tmp_path / "a", seeds=(0,), rows=("small",))
+    with pytest.raises(ValueError, match=r"a/study.json: it was done with other settings, optimizer.steps"):
+        reproduce.reproduce(
+            TINY, Reproduce(tmp_path / "b", steps=3, device="cpu"), print, [tmp_path / "a" / "study.json"]
+        )
+    assert not (tmp_path / "b" / "study.json").exists()
+
+
 def test_another_budget_is_an_error(tmp_path):
     """Results of two budgets are not one study, and those that are there must not go."""
     run(tmp_path, seeds=(0,))
@@ -527,6 +568,7 @@ def test_a_study_names_its_rows_once_and_no_others():
         ({"windows": ("a/b=c",)}, "windows: 'a/b=c' is not NAME=FOLDER"),
         ({"windows": ("few=there",)}, "there is a test set 'few' already"),
         ({"minutes": -1}, "minutes is -1; give 0 or more"),
+        ({"rows": ("small", "small")}, "rows are small, small; give each once"),
         ({"seeds": (1, 1)}, r"seeds are \(1, 1\); give one or more, each once"),
         ({"steps": 0}, "steps is 0; give 1 or more"),
         ({"evaluation_batch": 0}, "evaluation_batch is 0; give 1 or more"),

@@ -73,6 +73,13 @@ def test_networks_see_balanced_events_if_told_to(name):
         assert not torch.allclose(balancing(x, t), plain(x, t), atol=1e-3)
 
 
+def test_edi_sees_balanced_events_if_told_to():
+    x, t = given(), torch.tensor([[0.2, 0.9]] * 2)
+    plain, balancing = (ppln.create_model("deblur-edi", balance=v, contrast=0.3) for v in (False, True))
+    torch.testing.assert_close(balancing(x, t), plain(balanced(x), t))
+    assert not torch.allclose(balancing(x, t), plain(x, t), atol=1e-3)
+
+
 @pytest.mark.parametrize("name", ["deblur-unet-t", "deblur-unet-14"])
 def test_residuals_are_added_to_the_blurry_frame(name):
     x, t = given()[..., :19], torch.tensor([[0.0, 0.4, 1.0]] * 2)  # of a size that 16 does not divide

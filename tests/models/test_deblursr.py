@@ -32,7 +32,7 @@ def test_a_kernel_from_the_segments_of_each_pixel(temperature: float | None):
     net, x = model(temperature=temperature).double(), inputs(7, 6).double()
     t = torch.rand(B, T, dtype=torch.float64)
     with torch.no_grad():
-        coefficients, _ = net.encode(x)
+        coefficients, _ = net.encode(net.prepare(x))
         y = net(x, t)
     assert coefficients.shape == (B, 19 * N, 7, 6)
     blurry = F.pad(x[:, -1:], (1, 1, 1, 1), mode="replicate")[:, 0]
@@ -51,7 +51,7 @@ def test_the_mean_over_the_exposure_is_the_blurry_frame(rate: float):
     """Exactly: the trapezium rule between the knots of each pixel, in float64."""
     net, x = model().double(), inputs(6, 5, rate).double()
     with torch.no_grad():
-        code = net.encode(x)
+        code = net.encode(net.prepare(x))
         knots = reference.knots(code[0][:, :N])  # [B, N + 1, H, W]
         for row, column in [(0, 0), (2, 3), (5, 4)]:
             ends = knots[:, :, row, column]

@@ -116,6 +116,7 @@ def test_in_training_layers_are_told_times_nearby():
     for times in told:
         assert (times - ends).abs().max() <= 0.5 / 13
         assert (times - ends)[:, 1].abs().min() > 0
+        assert times[0, 1] != times[1, 1]  # each sample has its own
         assert 0 <= times.min() <= times.max() <= 1
 
 

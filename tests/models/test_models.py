@@ -5,6 +5,7 @@ Dimensions: B batch, T time stamps, H x W image.
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -219,14 +220,34 @@ def test_deblur_observed_mean_is_the_last_channel():
     torch.testing.assert_close(y, x[:, None, -1:].expand_as(y))
 
 
-def test_deblur_bottleneck_shares_one_batch_norm():
-    model = small("deblur-ppln")
+@pytest.mark.parametrize(("semantics", "statistics"), [("paper", 4), ("released", 1)])
+def test_deblur_bottleneck_shares_weights_of_batch_norm(semantics: str, statistics: int):
+    model = small("deblur-ppln", semantics=semantics)
     calls = []
-    model.norm.register_forward_hook(lambda layer, args, out: calls.append(layer))
+    for norm in model.norms:
+        norm.register_forward_hook(lambda layer, args, out: calls.append(layer))
     with torch.no_grad():
         model(inputs("deblur-ppln"), 0.5)
     assert len(calls) == 4
-    assert sum(isinstance(m, nn.BatchNorm2d) for m in model.modules()) == 1
+    assert len(set(calls)) == len(model.norms) == statistics
+    assert sum(p.numel() for p in (*model.norms.parameters(), *model.affine.parameters())) == 2 * len(
+        model.affine.weight
+    )
+
+
+@torch.no_grad()
+def test_in_eval_mode_each_batch_norm_does_as_in_training():
+    """Whose statistics are of its own layer: a batch that they are of is normalised alike in both modes."""
+    model, x = small("deblur-unet-14").train(), inputs("deblur-unet-14", 64, 64)
+    nn.init.uniform_(model.affine.weight, 0.5, 2)
+    nn.init.normal_(model.affine.bias)
+    for norm in model.norms:
+        norm.momentum = 1.0
+    trained = model(x, 0.5)
+    size = x.shape[0] * (64 // 16) ** 2  # running variances are of n - 1 values
+    for norm in model.norms:
+        norm.running_var.mul_((size - 1) / size)
+    torch.testing.assert_close(model.eval()(x, 0.5), trained)
 
 
 @pytest.mark.parametrize("name", ["deblur-ppln", "pose-ppln", "steering-ppln"])
@@ -297,8 +318,8 @@ def test_recorded_pose():
 def test_every_released_shape_fits(name: str):
     state = {key: torch.empty(shape, device="meta") for key, shape in shapes_of(name).items()}
     model = ppln.load_released(state, name)
-    used = state.keys() - {"module.backbone.t"}
-    assert len(model.state_dict()) == len(used)
+    used = {key.removeprefix("module.") for key in state.keys() - {"module.backbone.t"}}
+    assert {zoo._their_name(key, zoo._RELEASED[name].names) for key in model.state_dict()} == used
     assert not model.training
     kinds = {type(m) for m in model.modules()}
     assert not any(kind.__name__.startswith("PPConv") or kind.__name__ == "PPLinear" for kind in kinds)
@@ -329,7 +350,9 @@ def test_released_values_are_copied(name: str):
         ("encoder.1.norm_net.bias", "unet.en_conv2.norm_net.bias"),
         ("bottleneck.1.weight", "unet.res1_2.weight"),
         ("bottleneck.2.weight", "unet.res2_1.weight"),
-        ("norm.running_mean", "unet.bn512.running_mean"),
+        ("norms.0.running_mean", "unet.bn512.running_mean"),
+        ("norms.3.running_mean", "unet.bn512.running_mean"),
+        ("affine.weight", "unet.bn512.weight"),
         ("decoder.3.norm_net.weight", "unet.de_conv4.norm_net.weight"),
         ("head.bias", "unet.pred.bias"),
     ],
@@ -366,6 +389,9 @@ def test_the_paper_s_deblurring_network_in_released_semantics():
     """The authors' time runs from -1 to 1; here it is 0 to 1, as everywhere."""
     layers = {"conv": ReleasedConv2d, "conv_transpose": ReleasedConvTranspose2d}
     theirs, ours = small("deblur-ppln", **layers), small("deblur-ppln", semantics="released")
+    state = ours.state_dict()  # one batch norm for all, as load_released makes of theirs
+    mixed = {key: state[re.sub(r"norms\.\d", "norms.0", key)] for key in theirs.state_dict()}
+    theirs.load_state_dict(mixed)
     x, t = inputs("deblur-ppln"), times(B, T)
     with torch.no_grad():
         torch.testing.assert_close(ours(x, t), theirs(x, 2 * t - 1))

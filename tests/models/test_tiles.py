@@ -7,6 +7,7 @@ from convolved import Convolved
 from torch import Tensor
 
 from ppln.models.deblurrer import Deblurrer
+from ppln.models.deblursr import DeblurSR
 from ppln.models.edi import DeblurEDI
 from ppln.models.layout import repeat
 from ppln.models.tiles import Encoded
@@ -47,6 +48,18 @@ def test_what_is_known_of_the_whole_picture_is_the_same_in_all_tiles(balance):
     np.testing.assert_allclose(tiled, whole, rtol=1e-4, atol=1e-6)
     tensors = network(x[None], torch.from_numpy(times)[None])[0, :, 0].detach().numpy()
     np.testing.assert_allclose(whole, tensors, rtol=1e-4, atol=1e-6)
+
+
+def test_a_tile_knows_where_it_is():
+    """What DeblurSR predicts depends on the place; without a U-Net, on nothing beyond the pixel."""
+    torch.manual_seed(0)
+    network = DeblurSR(width=2, features=4, blocks=1, segments=2).eval()
+    torch.nn.init.zeros_(network.head.weight)
+    torch.nn.init.normal_(network.kernel.weight)
+    x = torch.cat([torch.zeros(26, 140, 300), torch.rand(1, 140, 300)])
+    whole, tiled = (decoded(network, x, tile)[0] for tile in (None, 128))
+    assert np.abs(whole - x[-1].numpy()).max() > 0.1
+    np.testing.assert_allclose(tiled, whole, rtol=0, atol=1e-5)
 
 
 def test_seams_of_a_wide_receptive_field_do_not_show():

@@ -182,7 +182,7 @@ def test_files_of_others(tmp_path: Path, file: Path):
     ("changes", "message"),
     [
         ({"name": "deblur-new"}, "a network 'deblur-new', which this ppln does not have"),
-        ({"name": "pose-ppln", "options": {}}, "'pose-ppln' has no bottleneck"),
+        ({"name": "pose-ppln", "options": {}}, "'pose-ppln' has no affine.bias, affine.weight, bottleneck"),
         ({"options": {"width": 2, "depth": 3}}, "'deblur-ppln' has no option depth; it has mean, segments"),
         ({"options": {"width": 4}}, r"must be \[.*\], got"),
         ({"options": {"mean": "blurry"}}, "mean must be 'regressed' or 'observed'"),

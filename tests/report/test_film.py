@@ -83,6 +83,12 @@ def test_gif_is_exact_and_lasts_as_long_as_it_should(fps, tmp_path):
     assert imageio.immeta(tmp_path / "out.gif", index=0)["loop"] == 0
 
 
+def test_a_gif_of_frames_that_are_the_same_for_too_long(tmp_path):
+    with pytest.raises(ValueError, match=r"out.gif cannot be written: a gif shows a picture for 655 s"):
+        write(tmp_path / "out.gif", np.zeros((7, 4, 4), np.uint8), play_fps=0.01)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("colour", [False, True])
 def test_folder_is_exact_and_named_by_time(colour, tmp_path):
     frames = smooth(colour=colour)

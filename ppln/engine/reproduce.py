@@ -47,6 +47,7 @@ from ppln.models import create_model, weights
 from ppln.tasks import Source, Task
 
 Results = dict[tuple[str, int], Plain]  # by row and seed
+EVALUATED = 16  # samples at a time
 SPOTS = 8  # windows by which a folder of them is known again
 _LOGGED = ("step", "loss", "samples_per_s", "data_wait")
 
@@ -83,15 +84,13 @@ class Reproduce:
     """auto: cuda where there is one."""
     precision: Literal["32", "tf32", "bf16"] | None = None
     """Of trainings. Evaluation is in float32, on GPUs in tf32."""
-    evaluation_batch: int = 16
-    """Samples that are evaluated at a time."""
     again: bool = False
     """Do rows and test sets anew that were done with other settings, which are an error otherwise."""
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not self.minutes >= 0:
             raise ValueError(f"minutes is {self.minutes}; give 0 or more")
-        for name in ("steps", "batch", "train_samples", "val_samples", "test_samples", "evaluation_batch"):
+        for name in ("steps", "batch", "train_samples", "val_samples", "test_samples"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
@@ -436,8 +435,7 @@ class Runner:
         if name not in self.tests:
             task = self.sets[name]
             self.tests[name] = _with_source(task, _Held(task.source("test")))
-        batch = self.how.evaluation_batch
-        found = evaluate(net.to(device), self.tests[name], "test", batch=batch, device=device)
+        found = evaluate(net.to(device), self.tests[name], "test", batch=EVALUATED, device=device)
         data = {column: [float(f"{v:.6g}") for v in values] for column, values in found.data.items()}
         self._check_data(name, data)
         write(place, found, {**about, "precision": machine.precision, "about": config.about()})

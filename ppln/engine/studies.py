@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ppln.engine.recipes import Settings
+from ppln.models.networks import NETWORKS
 
 
 class Paper(NamedTuple):
@@ -31,8 +32,11 @@ class Row:
     optimizer: Settings = field(default_factory=dict)
     """What it changes about the study's training, such as its own learning rate."""
     paper: Paper | None = None
-    trained: bool = True
-    """False: there is nothing to train, and no seed."""
+
+    @property
+    def trained(self) -> bool:
+        """Else there is nothing to train, and no seed."""
+        return NETWORKS[self.model].learns
 
 
 @dataclass(frozen=True)
@@ -142,22 +146,20 @@ _DEBLUR = Study(
     sets={"scenes": {}, "scenes-53": {"test_times": 53, "test_samples": 64}},
     rows=(
         # EDI for events that change nothing gives back the blurry frame.
-        Row("blurry", "blurry input", "deblur-edi", {"contrast": 1e-9}, trained=False),
-        Row("edi", "EDI", "deblur-edi", paper=Paper(0.336, 17.822, 0.515), trained=False),
-        Row("edi-balanced", "EDI, polarities balanced", "deblur-edi", {"balance": True}, trained=False),
+        Row("blurry", "blurry input", "deblur-edi", {"contrast": 1e-9}),
+        Row("edi", "EDI", "deblur-edi", paper=Paper(0.336, 17.822, 0.515)),
+        Row("edi-balanced", "EDI, polarities balanced", "deblur-edi", {"balance": True}),
         Row(
             "edi-best",
             "EDI, with the one contrast that is best on slider",
             "deblur-edi",
             {"contrast": 0.35},
-            trained=False,
         ),
         Row(
             "edi-balanced-best",
             "EDI, polarities balanced, with the one contrast that is best on slider",
             "deblur-edi",
             {"balance": True, "contrast": 0.45},
-            trained=False,
         ),
         Row(
             "eslnet",

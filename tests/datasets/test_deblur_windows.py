@@ -184,6 +184,20 @@ def test_times_that_go_back(tmp_path, monkeypatch):
         list(iter_windows(source))
 
 
+def test_packets_that_end_at_the_begin_of_a_window(tmp_path, monkeypatch):
+    made = recorded.recording(14)
+    start = int(made.frames.t[0])
+    source = recorded.write(
+        tmp_path / "a.h5", replace(made, events=at([start - 5, start, start + 5], made.sensor))
+    )
+    header, *packets = native.iter_packets(source)
+    frames = [packet for packet in packets if isinstance(packet, Frames)]
+    cut = [header, at([start - 5, start], made.sensor), at([start + 5], made.sensor), *frames]
+    monkeypatch.setattr("ppln.datasets.windows.iter_packets", lambda path: iter(cut))
+    (window,) = iter_windows(source)
+    assert window.histogram.sum() == 2
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """Four of HQF's recordings, of 22, 1, 3 and 11 windows."""

@@ -571,7 +571,6 @@ def test_a_study_names_its_rows_once_and_no_others():
         ({"rows": ("small", "small")}, "rows are small, small; give each once"),
         ({"seeds": (1, 1)}, r"seeds are \(1, 1\); give one or more, each once"),
         ({"steps": 0}, "steps is 0; give 1 or more"),
-        ({"evaluation_batch": 0}, "evaluation_batch is 0; give 1 or more"),
         ({"seeds": (-1,)}, r"seeds are \(-1,\); give one or more, each once, none below 0"),
     ],
 )

@@ -214,7 +214,11 @@ def test_what_is_terminated_leaves_nothing(number, blurry, tmp_path):
     """Not only Ctrl-C: `timeout` and batch systems send SIGTERM, terminals that are closed SIGHUP."""
     command = [sys.executable, "-m", "ppln", "deblur", str(blurry), "--fps", "100000", "-o", "film.mp4"]
     process = subprocess.Popen(
-        [*command, "--compare", "beside"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        [*command, "--compare", "beside"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # the tests may run under nohup
     )
     with process:
         while not list(tmp_path.glob(".*.beside/*")):  # it is at work

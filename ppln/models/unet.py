@@ -49,7 +49,8 @@ class UNet(nn.Module):
         deep = sizes[-1]
         self.bottleneck = nn.ModuleList(conv(deep, deep, 3, padding=1, bias=False) for _ in range(4))
         self.norms = nn.ModuleList(nn.BatchNorm2d(deep, affine=False) for _ in range(norms))
-        self.affine = _Affine(deep) if norms else nn.Identity()
+        if norms:
+            self.affine = _Affine(deep)
         # But for the first, what comes up is joined by the encoder's output of the same size.
         joined = [(deep, 4 * width), (8 * width, 2 * width), (4 * width, width), (2 * width, width // 2)]
         options = {"stride": 2, "padding": 2, "output_padding": 1, "bias": False}

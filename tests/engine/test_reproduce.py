@@ -550,6 +550,15 @@ def test_rows_of_deblurring_are_tuned(tmp_path):
         assert found == pytest.approx({name: best[name] for name in found}), key
 
 
+def test_the_study_that_is_kept_is_of_these_rows(tmp_path):
+    """By all that decides a result, defaults of networks included: who changes one has to do it again."""
+    rows = {row.key: row for row in STUDIES["deblur"].rows}
+    runner = reproduce.Runner(STUDIES["deblur"], Reproduce(tmp_path, textures="made+video"), print)
+    kept = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "study.json").read_text())
+    for result in kept["results"]:
+        assert result["settings"] == runner._settings(rows[result["row"]], result["seed"]), result["row"]
+
+
 def test_a_study_names_its_rows_once_and_no_others():
     for study in STUDIES.values():
         keys = [row.key for row in study.rows]

@@ -86,8 +86,6 @@ _HEAD: Settings = {
 _EDGES: Settings = {"edges": 2.0}  # the weight of gradients in the loss
 _UNROLLED: Settings = {"learning_rate": 1e-3, "clip_norm": 1.0}  # such networks diverge easily
 
-_RESIDUAL = {"t": 1e-2, "14": 1e-3}
-
 _SEGMENTS = (1, 2, 3, 10, 20)  # beside the 6 of "head"
 _TIMES = (1, 2, 8, 14)  # beside the 4 of "head"
 
@@ -100,15 +98,15 @@ def _head(key: str, title: str, task: Settings | None = None, rate: float = 3e-3
     return Row(key, title, "deblur-ppln-head", {**_HEAD, **options}, {**_EDGES, **(task or {})}, _rate(rate))
 
 
-def _ppln(key: str, title: str, paper: Paper | None = None, **options: Any) -> Row:
-    return Row(key, title, "deblur-ppln", options, optimizer=_rate(1e-2), paper=paper)
+def _ppln(key: str, title: str, paper: Paper | None = None, edges: float = 2.0, **options: Any) -> Row:
+    return Row(key, title, "deblur-ppln", options, {"edges": edges}, _rate(1e-2), paper)
 
 
 def _residual(kind: str, title: str, balance: bool = False) -> Row:
     """A U-Net that starts from the blurry frame, as ours does, or has balanced events, too."""
     key = f"unet-{kind}-{'balanced' if balance else 'residual'}"
     options = {**_PLAIN, "residual": True, "balance": balance}
-    return Row(key, title, f"deblur-unet-{kind}", options, optimizer=_rate(_RESIDUAL[kind]))
+    return Row(key, title, f"deblur-unet-{kind}", options, optimizer=_rate(1e-3))
 
 
 _SYSTEMS = (
@@ -212,10 +210,11 @@ _DEBLUR = Study(
             "U-Net, not told the time (the paper's baseline)",
             "deblur-unet-blind",
             _PLAIN,
-            optimizer=_rate(9e-2),
+            _EDGES,
+            _rate(2.7e-1),
             paper=Paper(0.334, 17.834, 0.508),
         ),
-        Row("unet-t", "U-Net, t as a channel", "deblur-unet-t", _PLAIN, _EDGES, _rate(1e-2)),
+        Row("unet-t", "U-Net, t as a channel", "deblur-unet-t", _PLAIN, optimizer=_rate(3e-2)),
         Row("unet-14", "U-Net, 14 outputs", "deblur-unet-14", _PLAIN, optimizer=_rate(3e-2)),
         _residual("t", "U-Net, t as a channel, added to the blurry frame"),
         _residual("t", "U-Net, t as a channel, added, polarities balanced", balance=True),
@@ -238,7 +237,13 @@ _DEBLUR = Study(
             mean="regressed",
             temperature=None,
         ),
-        _ppln("ppln-released", "PPLN, semantics of the released code", **_PPLN, semantics="released"),
+        _ppln(
+            "ppln-released",
+            "PPLN, semantics of the released code",
+            edges=0.0,
+            **_PPLN,
+            semantics="released",
+        ),
         _head(
             "head-around",
             "ours: PP head, told the events around t",

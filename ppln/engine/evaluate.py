@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ppln.files import make_folder, put_in_place
-from ppln.tasks.task import Batch, Task
+from ppln.tasks.task import Batch, Source, Task
 
 PREDICTIONS_BYTES = 128 * 2**20
 """Predictions of samples that do not fit into so much memory are not kept."""
@@ -50,6 +50,7 @@ def evaluate(
     task: Task,
     split: str,
     *,
+    source: Source | None = None,
     batch: int = 8,
     limit: int | None = None,
     predictions: int = 0,
@@ -60,6 +61,7 @@ def evaluate(
 ) -> Evaluation:
     """Judge a network, which is on `device`, by the samples of "train", "val" or "test".
 
+    source: of these samples, where the caller has it already.
     batch: samples at a time, in each process; rows may differ in their last bits for another number.
     limit: only that many samples, evenly spread over the split.
     predictions: keep those of the first so many samples, or as many as fit into PREDICTIONS_BYTES.
@@ -78,7 +80,7 @@ def evaluate(
     start = time.perf_counter()
     device = torch.device(device)
     with torch.autocast(device.type, enabled=False):
-        source = task.source(split)
+        source = task.source(split) if source is None else source
     if not len(source):
         raise ValueError(f"split {split!r} of the task {task.name!r} has no samples")
     count = min(len(source), limit or len(source))

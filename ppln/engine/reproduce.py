@@ -21,8 +21,8 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -33,22 +33,22 @@ from torch import nn
 
 from ppln.engine import config, portions
 from ppln.engine.config import Machine, Train
-from ppln.engine.evaluate import describe, evaluate, told_apart, write
+from ppln.engine.evaluate import describe, evaluate, write
 from ppln.engine.fabric import make_fabric
 from ppln.engine.feed import Make, maker
 from ppln.engine.log import Log
 from ppln.engine.portions import Plain
+from ppln.engine.sets import StudySet
 from ppln.engine.studies import Row, Study
 from ppln.engine.train import Interrupted, Loop
 from ppln.engine.trained import find
 from ppln.engine.watch import NotFinite
 from ppln.files import alone, make_folder, put_in_place
 from ppln.models import create_model, weights
-from ppln.tasks import Source, Task
+from ppln.tasks import Task
 
 Results = dict[tuple[str, int], Plain]  # by row and seed
 EVALUATED = 16  # samples at a time
-SPOTS = 8  # windows by which a folder of them is known again
 _LOGGED = ("step", "loss", "samples_per_s", "data_wait")
 
 
@@ -174,29 +174,6 @@ class _Timed(Loop):
             self.out_of_time, self.stop = True, signal.SIGTERM
 
 
-class _Held:
-    """Test samples that are made once: every row gets the same batches."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.held: dict[tuple[int, ...], Any] = {}
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> Any:
-        key = tuple(indices)
-        if key not in self.held:
-            self.held[key] = self.source.batch(key, device)
-        return self.held[key]
-
-
-def _with_source(task: Task, source: Source) -> Task:
-    """The same task, whose samples come from there."""
-    kind = type(type(task).__name__, (type(task),), {"source": lambda self, split: source})
-    return kind(**{field.name: getattr(task, field.name) for field in fields(task)})
-
-
 class Runner:
     """What `reproduce` does, in steps: benchmarks/study.py has several of them at work."""
 
@@ -206,8 +183,6 @@ class Runner:
         self.rows = self._chosen()
         self.sets = self._test_sets()
         self.pool: tuple[Task, Make] | None = None  # the samples of the last training, kept
-        self.tests: dict[str, Task] = {}  # whose samples are kept, too
-        self.spots: dict[str, tuple[int, list[int], dict[str, list[float]]]] = {}  # see _has_same_windows
         self.file = how.out / portions.FILE
         self.budget = config.plain(_common(study, replace(how, device="auto")))
         self.results: Results = {}
@@ -262,7 +237,7 @@ class Runner:
                 raise ValueError(f"rows: there is no {key!r}; {hint}There are {', '.join(rows)}")
         return [rows[key] for key in self.how.rows or rows]
 
-    def _test_sets(self) -> dict[str, Task]:
+    def _test_sets(self) -> dict[str, StudySet]:
         common = _common(self.study, self.how)["task"]
         given = {} if self.how.test_samples is None else {"test_samples": self.how.test_samples}
         values = {name: {**common, **changes, **given} for name, changes in self.study.sets.items()}
@@ -274,9 +249,7 @@ class Runner:
                 raise ValueError(f"windows: there is a test set {name!r} already; give another name")
             values[name] = {"name": common["name"], "data": "windows", "folder": folder}
         tasks = {name: config.build(Task, of, name) for name, of in values.items()}  # type: ignore[type-abstract]
-        for name in tasks.keys() - self.study.sets.keys():
-            tasks[name].source("test")  # an error now, rather than after a training
-        return tasks
+        return {name: StudySet(task, is_read=name not in self.study.sets) for name, task in tasks.items()}
 
     def _jobs(self) -> Iterator[tuple[Row, int]]:
         for seed in self.how.seeds:
@@ -295,13 +268,9 @@ class Runner:
         if not self._is_same(known["settings"], self._settings(row, seed), where):
             del self.results[row.key, seed]
             return False
-        for name, task in self.sets.items():
+        for name, samples in self.sets.items():
             of = known["sets"].get(name)
-            place = f"{where}, test set {name}"
-            if of and not (
-                self._is_same(of["settings"], _of_data(task), place)
-                and self._has_same_windows(name, of, place)
-            ):
+            if of and not self._is_of(samples, of, f"{where}, test set {name}"):
                 del known["sets"][name]
         return self.sets.keys() <= known["sets"].keys()
 
@@ -314,25 +283,11 @@ class Runner:
             )
         return was == now
 
-    def _has_same_windows(self, name: str, of: Plain, where: str) -> bool:
-        """Whether a folder has as many windows as were evaluated, and some of them, evenly spread, are those.
-
-        Samples that are made are known by their settings.
-        """
-        if name in self.study.sets:
-            return True
-        if name not in self.spots:
-            task = self.sets[name]
-            source = task.source("test")
-            spots = sorted({k * len(source) // SPOTS for k in range(SPOTS)})
-            found = told_apart(task.batch(source.batch(spots, "cpu"), None, 0))
-            data = {column: values.tolist() for column, values in found.items()}
-            self.spots[name] = len(source), spots, data
-        count, spots, data = self.spots[name]
-        same = of["samples"] == count
-        if same:
-            was = {column: [values[i] for i in spots] for column, values in of["data"].items()}
-            same = portions.other_samples(was, data) is None
+    def _is_of(self, samples: StudySet, result: Plain, where: str) -> bool:
+        """Whether a result is of these samples; if it is not, it is an error without `again`."""
+        if not self._is_same(result["settings"], samples.settings, where):
+            return False
+        same = samples.is_of(result)
         if not same and not self.how.again:
             raise ValueError(
                 f"{where}: it was done with other windows; give the same folder, another name, another "
@@ -432,16 +387,14 @@ class Runner:
         is_fast = self.how.device != "cpu" and torch.cuda.is_available()
         machine = Machine(self.how.device, precision="tf32" if is_fast else "32")
         device = make_fabric(machine).device  # torch's precision is set, too
-        if name not in self.tests:
-            task = self.sets[name]
-            self.tests[name] = _with_source(task, _Held(task.source("test")))
-        found = evaluate(net.to(device), self.tests[name], "test", batch=EVALUATED, device=device)
+        samples = self.sets[name]
+        found = evaluate(net.to(device), samples.task, "test", source=samples, batch=EVALUATED, device=device)
         data = {column: [float(f"{v:.6g}") for v in values] for column, values in found.data.items()}
         self._check_data(name, data)
         write(place, found, {**about, "precision": machine.precision, "about": config.about()})
         claimed = {claim.metric for claim in self.study.claims} & found.columns.keys()
         return {
-            "settings": _of_data(self.sets[name]),
+            "settings": samples.settings,
             "samples": len(found.indices),
             "data": data,  # tells samples apart that have the same settings
             "metrics": {metric: _number(value) for metric, value in found.metrics.items()},
@@ -464,7 +417,7 @@ class Runner:
 
     def _line(self, row: Row, seed: int) -> str:
         sets = self.results[row.key, seed]["sets"]
-        metric = next(iter(next(iter(self.sets.values())).metrics))
+        metric = next(iter(next(iter(self.sets.values())).task.metrics))
         return ", ".join(
             f"{metric} {float(of['metrics'][metric]):.4g} on {name}" for name, of in sets.items()
         )
@@ -502,11 +455,6 @@ def of_samples(task: Task) -> Task:
     """The same for tasks with the same samples: which frames are compared, and how, is decided later."""
     later = {"times_per_sample": 1, "edges": 0.0}
     return replace(task, **{name: value for name, value in later.items() if hasattr(task, name)})
-
-
-def _of_data(task: Task) -> Plain:
-    """What decides a test set; where its folder is does not (`_check_data` sees what is in it)."""
-    return {name: value for name, value in config.plain(task).items() if name not in ("name", "folder")}
 
 
 def _from_log(folder: Path, settings: Train) -> Plain:

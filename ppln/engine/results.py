@@ -75,7 +75,7 @@ def evaluate_network(
     about = describe(card.name, network.net, card.options, file)
     folder = how.out or _folder(network) / f"{config.plain(task)['data']}-{how.split}"
     about |= {"limit": how.limit, "precision": how.precision}
-    task.source(how.split)  # errors now, rather than after the work; and of data that are not there first
+    source = task.source(how.split)  # errors of data that are not there come first
     _check_free(folder, {**about, "split": how.split}, task)
     make_folder(folder)
     fabric = launch(Machine(how.device, how.devices, how.nodes, precision=how.precision))
@@ -84,6 +84,7 @@ def evaluate_network(
             network.net.to(fabric.device),
             task,
             how.split,
+            source=source,
             batch=how.batch,
             limit=how.limit,
             predictions=how.predictions,

@@ -22,8 +22,9 @@ import torch
 import torch.multiprocessing as mp
 
 from ppln.engine import portions
+from ppln.engine.budget import Reproduce, of_samples, train_settings
 from ppln.engine.feed import Make, maker
-from ppln.engine.reproduce import OutOfTime, Reproduce, Runner, of_samples, train_settings
+from ppln.engine.reproduce import OutOfTime, Runner
 from ppln.engine.studies import STUDIES, Row
 from ppln.files import alone, make_folder
 from ppln.tasks import Task

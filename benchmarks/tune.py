@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from ppln.engine import config
+from ppln.engine.budget import Reproduce, train_settings
 from ppln.engine.fabric import make_fabric
 from ppln.engine.feed import maker
-from ppln.engine.reproduce import Reproduce, train_settings
 from ppln.engine.studies import STUDIES
 from ppln.engine.train import train
 from ppln.engine.watch import NotFinite

@@ -529,8 +529,9 @@ def _reproduce(words: list[str]) -> None:
     if name not in STUDIES:
         raise ValueError(f"there is no study {name!r}; there are: {', '.join(STUDIES)}")
 
+    from ppln.engine.budget import Reproduce
     from ppln.engine.portions import FILE
-    from ppln.engine.reproduce import Reproduce, reproduce
+    from ppln.engine.reproduce import reproduce
     from ppln.report import results
 
     as_it_is = Reproduce(Path(f"runs/reproduce-{name}"))

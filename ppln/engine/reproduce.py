@@ -21,17 +21,18 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from ppln.engine import config, portions
+from ppln.engine.budget import Reproduce, common, deciding, of_samples, train_settings
 from ppln.engine.config import Machine, Train
 from ppln.engine.evaluate import describe, evaluate, write
 from ppln.engine.fabric import make_fabric
@@ -50,53 +51,6 @@ from ppln.tasks import Task
 Results = dict[tuple[str, int], Plain]  # by row and seed
 EVALUATED = 16  # samples at a time
 _LOGGED = ("step", "loss", "samples_per_s", "data_wait")
-
-
-@dataclass(frozen=True)
-class Reproduce:
-    """How a study is run. What is None is as the study has it."""
-
-    out: Path = Path("runs/reproduce")
-    """The folder of results. What is there already is not done again."""
-    minutes: float | None = None
-    """Stop after so long; a training goes on from there the next time. 0: only tables. None: never."""
-    rows: tuple[str, ...] = ()
-    """Only these. None given: all."""
-    seeds: tuple[int, ...] = (0, 1, 2)
-    """Of trainings. Methods that have nothing to train are evaluated once."""
-    windows: tuple[str, ...] = ()
-    """More test sets, each NAME=FOLDER, of windows that `ppln prepare` wrote."""
-    steps: int | None = None
-    """Updates of a training."""
-    batch: int | None = None
-    """Samples of an update."""
-    train_samples: int | None = None
-    """To train on."""
-    val_samples: int | None = None
-    """To validate on."""
-    test_samples: int | None = None
-    """To evaluate on."""
-    size: int | None = None
-    """Rows and columns of a picture."""
-    textures: str | None = None
-    """What surfaces look like, as in `ppln train`."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: cuda where there is one."""
-    precision: Literal["32", "tf32", "bf16"] | None = None
-    """Of trainings. Evaluation is in float32, on GPUs in tf32."""
-    again: bool = False
-    """Do rows and test sets anew that were done with other settings, which are an error otherwise."""
-
-    def __post_init__(self) -> None:
-        if self.minutes is not None and not self.minutes >= 0:
-            raise ValueError(f"minutes is {self.minutes}; give 0 or more")
-        for name in ("steps", "batch", "train_samples", "val_samples", "test_samples"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
-            raise ValueError(f"seeds are {self.seeds}; give one or more, each once, none below 0")
-        if len(set(self.rows)) < len(self.rows):
-            raise ValueError(f"rows are {', '.join(self.rows)}; give each once")
 
 
 class Done(NamedTuple):
@@ -126,42 +80,6 @@ def reproduce(
         return runner.run(), portions.read(runner.file)
 
 
-def train_settings(study: Study, row: Row, seed: int, how: Reproduce) -> Train:
-    """Of the training of a row."""
-    values = config.merge(
-        _common(study, how),
-        {
-            "task": row.task,
-            "model": {"name": row.model, "options": dict(row.options)},
-            "optimizer": row.optimizer,
-        },
-    )
-    steps = values["optimizer"]["steps"]
-    values["run"] = {
-        "out": str(how.out / row.key / str(seed)),
-        "seed": seed,
-        "validate_every": steps,
-        "checkpoint_every": max(1, min(500, steps // 2)),
-        "keep": 1,
-        "pictures": False,
-        "tensorboard": False,
-    }
-    return config.build(Train, values)
-
-
-def _common(study: Study, how: Reproduce) -> Plain:
-    """The study's settings, with what the options change."""
-    names = ("train_samples", "val_samples", "test_samples", "textures")
-    task = {name: getattr(how, name) for name in names} | {"height": how.size, "width": how.size}
-    changes = {
-        "task": task,
-        "optimizer": {"steps": how.steps, "batch": how.batch},
-        "machine": {"device": how.device, "precision": how.precision},
-    }
-    given = {part: {k: v for k, v in new.items() if v is not None} for part, new in changes.items()}
-    return config.merge(study.settings, given)
-
-
 class _Timed(Loop):
     """A run that saves and stops when its time is over, as if it were asked to."""
 
@@ -184,7 +102,7 @@ class Runner:
         self.sets = self._test_sets()
         self.pool: tuple[Task, Make] | None = None  # the samples of the last training, kept
         self.file = how.out / portions.FILE
-        self.budget = config.plain(_common(study, replace(how, device="auto")))
+        self.budget = config.plain(common(study, replace(how, device="auto")))
         self.results: Results = {}
 
     def run(self) -> Done:
@@ -238,16 +156,16 @@ class Runner:
         return [rows[key] for key in self.how.rows or rows]
 
     def _test_sets(self) -> dict[str, StudySet]:
-        common = _common(self.study, self.how)["task"]
+        shared = common(self.study, self.how)["task"]
         given = {} if self.how.test_samples is None else {"test_samples": self.how.test_samples}
-        values = {name: {**common, **changes, **given} for name, changes in self.study.sets.items()}
+        values = {name: {**shared, **changes, **given} for name, changes in self.study.sets.items()}
         for text in self.how.windows:
             name, _, folder = text.partition("=")
             if not folder or not re.fullmatch(r"[\w-]+", name):
                 raise ValueError(f"windows: {text!r} is not NAME=FOLDER, NAME of letters, digits, - and _")
             if name in values:
                 raise ValueError(f"windows: there is a test set {name!r} already; give another name")
-            values[name] = {"name": common["name"], "data": "windows", "folder": folder}
+            values[name] = {"name": shared["name"], "data": "windows", "folder": folder}
         tasks = {name: config.build(Task, of, name) for name, of in values.items()}  # type: ignore[type-abstract]
         return {name: StudySet(task, is_read=name not in self.study.sets) for name, task in tasks.items()}
 
@@ -299,7 +217,7 @@ class Runner:
         """What decides a result, but for the seed."""
         if not row.trained:
             return {"model": {"name": row.model, "options": weights.plain_options(row.model, row.options)}}
-        return _deciding(config.plain(train_settings(self.study, row, seed, self.how)))
+        return deciding(config.plain(train_settings(self.study, row, seed, self.how)))
 
     def _do(self, row: Row, seed: int) -> None:
         """Train and evaluate what is missing."""
@@ -332,7 +250,7 @@ class Runner:
     def _trained(self, row: Row, seed: int, folder: Path) -> Plain:
         """What is known of a training, which is done now unless its weights are there."""
         if (folder / "config.yaml").exists():
-            was = _deciding(config.read(folder / "config.yaml"))
+            was = deciding(config.read(folder / "config.yaml"))
             if not self._is_same(was, self._settings(row, seed), str(folder)):
                 shutil.rmtree(folder)
         if not (folder / "weights.safetensors").exists():
@@ -438,23 +356,6 @@ class Runner:
             "results": [result for _, result in ranked],
         }
         portions.write(self.file, content)
-
-
-def _deciding(values: Mapping[str, Any]) -> Plain:
-    """Of the plain settings of a run those that decide what is trained, as JSON has them.
-
-    With all options of the network: defaults may change.
-    """
-    name, options = values["model"]["name"], values["model"]["options"]
-    model = {"name": name, "options": weights.plain_options(name, options)}
-    parts = {"task": values["task"], "model": model, "optimizer": values["optimizer"]}
-    return json.loads(json.dumps({**parts, "precision": values["machine"]["precision"]}))
-
-
-def of_samples(task: Task) -> Task:
-    """The same for tasks with the same samples: which frames are compared, and how, is decided later."""
-    later = {"times_per_sample": 1, "edges": 0.0}
-    return replace(task, **{name: value for name, value in later.items() if hasattr(task, name)})
 
 
 def _from_log(folder: Path, settings: Train) -> Plain:

@@ -19,8 +19,8 @@ from line import Lines, register, settings
 
 from ppln import tasks
 from ppln.engine import checkpoint, config, reproduce, trained
+from ppln.engine.budget import Reproduce, train_settings
 from ppln.engine.feed import maker
-from ppln.engine.reproduce import Reproduce, train_settings
 from ppln.engine.studies import STUDIES, Claim, Paper, Row, Study, Table
 from ppln.engine.train import Loop, train
 from ppln.engine.trained import find, home
@@ -219,7 +219,8 @@ register()
 from dataclasses import replace
 from pathlib import Path
 from test_reproduce import TINY
-from ppln.engine.reproduce import Reproduce, reproduce
+from ppln.engine.budget import Reproduce
+from ppln.engine.reproduce import reproduce
 study = replace(TINY, settings={**TINY.settings, "optimizer": {**TINY.settings["optimizer"], "steps": 100}})
 print("begins", flush=True)
 reproduce(study, Reproduce(Path(sys.argv[1]), seeds=(0,), device="cpu"), lambda line: print(line, flush=True))

@@ -11,8 +11,8 @@ flat_rms      its root mean square: noise, with the few pixels that are far off
 gradient      mean square of the gradient at all pixels: edges and noise
 events        how many there are in the exposure: how much moves
 
-EDI searches its contrast. The larger it is, the stronger are its edges and its noise: it is measured with
-several given ones, too.
+EDI searches its contrast, of the events as they are and with balanced polarities. The larger it is, the
+stronger are its edges and its noise: it is measured with several given ones, too.
 """
 
 import argparse
@@ -51,6 +51,7 @@ def main() -> None:
     shots = plan(recording, frames=given.frames).shots
     networks: dict[str, Any] = {
         "EDI": create_model("deblur-edi", mean="exposure"),
+        "EDI, balanced": create_model("deblur-edi", mean="exposure", balance=True),
         "ours": trained.find("deblur-ppln-head-small").net,
         **{f"EDI, {c}": create_model("deblur-edi", mean="exposure", contrast=c) for c in CONTRASTS},
     }

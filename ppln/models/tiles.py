@@ -33,7 +33,9 @@ class Encoded:
         self.network = network
         self.tile = TILE if tile is None and x[0].numel() > WHOLE else tile
         self.parts: list[tuple[slice, slice, Any]] | None = None
-        self.device = next((v.device for v in network.state_dict().values()), torch.device("cpu"))
+        # Where the network is, and how precise; one without weights is as its input.
+        weights = (value for value in network.state_dict().values() if value.is_floating_point())
+        self.like = next(weights, self.x)
 
     def decode(self, times: NDArray[np.float64]) -> Iterator[NDArray[np.float32]]:
         """times [T] -> [t, H, W], some at a time."""
@@ -67,8 +69,8 @@ class Encoded:
         out = torch.zeros(len(times), height, width)
         total = torch.zeros(height, width)
         for rows, columns, code in self.parts:
-            code = _to(code, self.device)
-            frames = self.network.decode(code, times[None].to(self.device))[0, :, 0].float().cpu()
+            code = _to(code, self.like.device)
+            frames = self.network.decode(code, times[None].to(self.like.device))[0, :, 0].float().cpu()
             if len(self.parts) == 1:
                 return frames.numpy()
             weight = _ramp(rows, height)[:, None] * _ramp(columns, width)
@@ -81,7 +83,7 @@ class Encoded:
             (a, b) for a in _cuts(self.x.shape[1], self.tile) for b in _cuts(self.x.shape[2], self.tile)
         ]
         for rows, columns in places:
-            code = self.network.encode(self.x[None, :, rows, columns].to(self.device))
+            code = self.network.encode(self.x[None, :, rows, columns].to(self.like))
             # One by one on the device, where memory is short.
             yield rows, columns, code if len(places) == 1 else _to(code, torch.device("cpu"))
 

@@ -87,6 +87,7 @@ class Film:
     def __enter__(self) -> Self:
         self._aside = self._place.with_name(f".{os.getpid()}.{self._place.name}")
         with self._named():
+            self._new = [folder for folder in self._place.parents if not folder.exists()]
             self._place.parent.mkdir(parents=True, exist_ok=True)
             self._writer = self._kind(self._aside, self.play_fps)
         return self
@@ -139,6 +140,10 @@ class Film:
             if self._aside.is_dir():
                 shutil.rmtree(self._aside)
             self._aside.unlink(missing_ok=True)
+            if not self._place.exists():
+                for folder in self._new:
+                    with suppress(OSError):  # it is not empty
+                        folder.rmdir()
 
 
 class _Writer:

@@ -1,11 +1,14 @@
 """Pictures in tiles: as if they were whole, where a network sees no further than they overlap."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 from convolved import Convolved
 from torch import Tensor
 
+from ppln.models import create_model
 from ppln.models.deblurrer import Deblurrer
 from ppln.models.deblursr import DeblurSR
 from ppln.models.edi import DeblurEDI
@@ -60,6 +63,16 @@ def test_a_tile_knows_where_it_is():
     whole, tiled = (decoded(network, x, tile)[0] for tile in (None, 128))
     assert np.abs(whole - x[-1].numpy()).max() > 0.1
     np.testing.assert_allclose(tiled, whole, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("tile", [None, 128])
+def test_the_picture_is_as_precise_as_the_network(tile):
+    torch.manual_seed(0)
+    network = create_model("deblur-ppln-head", width=2, channels=2)
+    x = torch.randint(0, 3, (27, 140, 150)).float()
+    single, double = (decoded(net, x, tile)[0] for net in (network, copy.deepcopy(network).double()))
+    assert single.dtype == double.dtype == np.float32
+    np.testing.assert_allclose(double, single, rtol=0, atol=1e-4)
 
 
 def test_seams_of_a_wide_receptive_field_do_not_show():

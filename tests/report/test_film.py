@@ -123,8 +123,15 @@ def test_what_is_there_stays_unless_told(name, tmp_path):
 @pytest.mark.parametrize("frames", [0, 1])
 def test_nothing_is_left_of_what_fails(name, frames, tmp_path):
     with pytest.raises(RuntimeError, match="stop"):
-        write(tmp_path / name, stopped(frames, RuntimeError("stop")))
-    assert list(tmp_path.iterdir()) == []
+        write(tmp_path / "old" / "new" / name, stopped(frames, RuntimeError("stop")))
+    assert list(tmp_path.iterdir()) == []  # nor of the folders that were made for it
+
+
+def test_folders_that_others_use_meanwhile_stay(tmp_path):
+    other = tmp_path / "new" / "other"
+    with pytest.raises(ValueError, match="no frame was added"), Film(tmp_path / "new" / "newer" / "out.gif"):
+        other.write_text("")
+    assert list((tmp_path / "new").iterdir()) == [other]
 
 
 @pytest.mark.parametrize("name", ["out.mp4", "out.gif", "out"])

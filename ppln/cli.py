@@ -42,7 +42,8 @@ def main() -> None:
                 if alone and was is not signal.SIG_IGN:  # as after nohup
                     signal.signal(number, _terminate)
             _COMMANDS[name][1](arguments)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it is closed, as by `>&-`
+                sys.stdout.flush()
         except BrokenPipeError:  # nobody reads on, as of `ppln info FILE | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(141)
@@ -104,6 +105,7 @@ _LESS_MEMORY = {
 def _explain(error: BaseException, name: str) -> tuple[str, int]:
     """What went wrong and what to do, in a line, and the exit code; nothing for what nobody foresaw."""
     text = " ".join(str(error).split()).replace("overwrite=True", "--overwrite")
+    text = text.replace("partial=True", "--partial").replace("frames_per_blur", "--frames-per-blur")
     copy = "repair a copy: ppln convert-recording RECORDING OUT.h5 --repair"
     text = text.replace("read with repair=True", copy if name == "prepare" else "give --repair")
     if isinstance(error, ModuleNotFoundError) and "pip install" not in text:
@@ -185,7 +187,7 @@ def _deblur(arguments: list[str]) -> None:
             recording: A recording with frames: a file, or a folder.
             out: The film of sharp frames: .mp4, .gif, or a folder for PNG files.
             compare: Also this film: blurry frames beside sharp ones.
-            network: A network's name, a file of `ppln export`, a checkpoint, or a run's folder.
+            network: A network's name, a .safetensors file of `ppln export`, a checkpoint, or a run's folder.
             frame: Instead of a recording: a blurry picture, with --events and --exposure-us.
             events: The recording whose events belong to --frame.
             exposure_us: Begin and end of the exposure in us, from a frame's time stamp; with --frame, as the
@@ -494,7 +496,7 @@ def _evaluate(arguments: list[str]) -> None:
     path, *options = arguments or ["--help"]
     if path in ("-h", "--help"):
         print("usage: ppln evaluate NETWORK [--split test] [--no-ema] [OPTIONS] [--help]\n")
-        print("NETWORK: a run's folder, a checkpoint, a file of `ppln export`, or a name in the zoo")
+        print("NETWORK: a run's folder, a checkpoint, a .safetensors file of `ppln export`, or a name")
         return
 
     from rich.console import Console

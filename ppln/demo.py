@@ -47,6 +47,8 @@ FRAMES = BETWEEN * BINS + 1  # of a film: 53
 SAMPLES = 16 * BINS + 1  # of a curve: 209, those of the frames among them
 PIXELS = 3
 FPS = 25
+PAGE = "demo.html"
+FILES = ("sharp.mp4", "beside.mp4", "strip.png", "potential.png", "metrics.json")
 
 Networks = Sequence[tuple[str, Deblurrer]]
 
@@ -135,6 +137,10 @@ def _run(demo: Demo, networks: Networks | None) -> dict[str, Any]:
     _check(networks)
     _check_folder(demo.out)
     make_folder(demo.out)
+    if not (
+        demo.out / PAGE
+    ).exists():  # by which the folder is known as a demo's, also if this one is interrupted
+        (demo.out / PAGE).write_text("This demo is not finished.\n")
     with watch("recording"):
         given = _record(demo)
         places = _choose_pixels(given)
@@ -177,7 +183,7 @@ def _run(demo: Demo, networks: Networks | None) -> dict[str, Any]:
     }
     with watch("page"):
         film = (demo.out / "beside.mp4").read_bytes()
-        (demo.out / "demo.html").write_text(page.render(scene, film, _told(result)), encoding="utf-8")
+        (demo.out / PAGE).write_text(page.render(scene, film, _told(result)), encoding="utf-8")
     (demo.out / "metrics.json").write_text(json.dumps(result, indent=1) + "\n")
     return result
 
@@ -192,9 +198,9 @@ def text(result: dict[str, Any]) -> str:
 
 
 def _check_folder(out: Path) -> None:
-    """Films of others may have the same names: what is written over is a demo's."""
-    there = [name for name in ("sharp.mp4", "beside.mp4") if (out / name).exists()]
-    if there and not (out / "demo.html").exists():
+    """Files of others may have the same names: what is written over is a demo's."""
+    there = [name for name in FILES if (out / name).exists()]
+    if there and not (out / PAGE).exists():
         raise FileExistsError(f"out is {out}, whose {there[0]} is no demo's; give another folder")
 
 

@@ -50,7 +50,13 @@ def alone(out: Path) -> Iterator[None]:
     """
     import fcntl  # only Unix has it
 
-    with open(out / ".lock", "w") as file:
+    try:
+        lock = open(out / ".lock", "w")  # noqa: SIM115
+    except OSError as error:
+        raise OSError(
+            f"out is {out}, where nothing can be written ({error.strerror}); give another place"
+        ) from None
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -36,6 +36,7 @@ from ppln.models.unet import STRIDE
 GRID = np.linspace(0, 1, BINS + 1)  # the times that the protocol compares, and that blur is the mean of
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722], np.float32)  # of red, green and blue: Rec. 709
 CONVERTED = ("CMYK", "YCbCr", "LAB", "HSV")  # to red, green and blue
+MOST_FRAMES = 1_000_000  # of one exposure
 MOST_GAIN = np.float32(4)  # of a colour; what is left is added as grey, lest noise in the dark be multiplied
 
 
@@ -266,6 +267,11 @@ def _times(exposure_us: tuple[int, int], origin_us: int, fps: float | None) -> N
     begin, end = exposure_us
     step = 1_000_000 / Fraction(fps)  # in us, exactly
     ticks = range(math.ceil((begin - origin_us) / step), math.ceil((end - origin_us) / step))
+    if len(ticks) > MOST_FRAMES:
+        raise ValueError(
+            f"fps is {fps}: an exposure of {(end - begin) / 1e6:g} s makes {len(ticks):,} frames; give "
+            f"a number that makes {MOST_FRAMES:,} at most"
+        )
     return np.array([float((origin_us + k * step - begin) / (end - begin)) for k in ticks] or [0.5])
 
 

@@ -112,6 +112,11 @@ def test_advice_fits_the_command(monkeypatch, tmp_path):
     command = [sys.executable, "-m", "ppln", "info", raw, "--repair"]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=True)
     assert re.fullmatch(r"ppln info: repaired: .*\n", done.stderr)
+    recorded = tmp_path / "hqf"
+    recorded.mkdir()
+    (recorded / "desk.bag").write_bytes(b"")
+    with pytest.raises(SystemExit, match=r"lacks 13 of HQF's 14 bags: .* or give --partial to do without$"):
+        run(monkeypatch, "prepare", "hqf", "--raw", recorded, "--out", tmp_path / "out")
     with pytest.raises(SystemExit, match=r"repair a copy: ppln convert-recording RECORDING .*--repair$"):
         run(monkeypatch, "prepare", "recordings", "--raw", raw, "--out", tmp_path / "out")
 
@@ -221,7 +226,7 @@ def test_what_is_terminated_leaves_nothing(number, blurry, tmp_path):
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # the tests may run under nohup
     )
     with process:
-        while not list(tmp_path.glob(".*.beside/*")):  # it is at work
+        while not list(tmp_path.glob(".beside.*/*")):  # it is at work
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.1)
         process.send_signal(number)

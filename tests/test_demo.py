@@ -17,7 +17,7 @@ from ppln.models.edi import DeblurEDI
 from ppln.models.layout import repeat
 from ppln.nn import PPConv2d
 
-FILES = {"demo.html", "sharp.mp4", "beside.mp4", "strip.png", "potential.png", "metrics.json"}
+FILES = {"demo.html", *demo.FILES}
 
 
 class Head(Deblurrer):
@@ -128,12 +128,27 @@ def test_layers_that_see_t_are_not_shown():
     assert not any(module._forward_pre_hooks for module in network.modules())
 
 
+def test_one_that_was_interrupted_is_made_again(tmp_path, monkeypatch):
+    def interrupt(scene):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "shipped", list)
+    with monkeypatch.context() as patch:
+        patch.setattr(demo.page, "draw_strip", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            demo.run(small(tmp_path))
+    assert (tmp_path / "sharp.mp4").exists()
+    demo.run(small(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+
+
 def test_without_networks(tmp_path, monkeypatch):
     """The film is EDI's, and there is no potential to draw. What an earlier run left is replaced."""
     monkeypatch.setattr(demo, "shipped", list)
-    (tmp_path / "sharp.mp4").write_bytes(b"of an earlier run")
-    with pytest.raises(FileExistsError, match=r"whose sharp.mp4 is no demo's; give another folder"):
-        demo.run(small(tmp_path, scene=3))
+    for name in ("metrics.json", "sharp.mp4"):
+        (tmp_path / name).write_bytes(b"of an earlier run")
+        with pytest.raises(FileExistsError, match=rf"whose {name} is no demo's; give another folder"):
+            demo.run(small(tmp_path, scene=3))
     (tmp_path / "demo.html").write_text("of an earlier run")
     result = demo.run(small(tmp_path, scene=3))
     assert list(result["metrics"]) == ["blurry", "EDI"]

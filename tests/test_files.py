@@ -93,6 +93,13 @@ def test_one_that_was_killed_hinders_nobody(tmp_path):
         pass
 
 
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / ".lock").mkdir()  # as on a disk that can only be read; root may write anywhere else
+    message = rf"out is {tmp_path}, where nothing can be written \(Is a directory\); give another place"
+    with pytest.raises(OSError, match=message), alone(tmp_path):
+        pytest.fail("begun")
+
+
 def test_a_file_system_without_locks_will_do(tmp_path, monkeypatch):
     def unknown(*_):
         raise OSError(errno.ENOLCK, "No locks available")

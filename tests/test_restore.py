@@ -349,6 +349,13 @@ def test_bad_plans(options, says):
         plan(made(), **options)
 
 
+def test_more_frames_than_anyone_wants(monkeypatch):
+    monkeypatch.setattr(restore, "MOST_FRAMES", 99)
+    assert len(plan(made(), fps=990_000).shots[0].times) == 99
+    with pytest.raises(ValueError, match=r"fps is 1000000.0: .* 0.0001 s makes 100 frames; .* 99 at most"):
+        plan(made(), fps=1e6)
+
+
 def test_no_events_in_the_exposure():
     recording = made()
     outside = recording.events[(recording.events.t < 100) | (recording.events.t >= 200)]  # the end is no part

@@ -183,7 +183,9 @@ def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         header = None if text is None else json.loads(text)
     except (SafetensorError, ValueError) as error:
-        raise ValueError(f"{path} is damaged, or no file of safetensors ({error})") from None
+        raise ValueError(
+            f"{path} is damaged, or no file of safetensors ({error}); give one that `ppln export` wrote"
+        ) from None
     if not isinstance(header, dict):
         raise ValueError(f"{path} does not say what network it is of; make one with `ppln export`")
     return header, tensors

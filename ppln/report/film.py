@@ -1,6 +1,6 @@
 """Films of frames: mp4, gif, or a folder of pictures; and two pictures beside each other."""
 
-import os
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -67,13 +67,14 @@ class Film:
         require("imageio.v3" if kind is not _Mp4 else "imageio_ffmpeg", REQUIREMENT, "writing a film")
         self.path, self.play_fps, self.frames = path, play_fps, 0
         self._place = path.resolve()  # where a link leads
+        self._aside: Path | None = None  # where it is written till the end
         self._kind, self._overwrite = kind, overwrite
         self._shape: tuple[int, ...] | None = None
         self._check_target()
 
     def _check_target(self) -> None:
         path = self.path
-        if not path.exists() or (path.is_dir() and self._kind is _Folder and not any(path.iterdir())):
+        if not path.exists() or self._is_empty_folder():
             return
         if not self._overwrite:
             raise FileExistsError(f"{path} is there already; choose another name, or give overwrite=True")
@@ -83,10 +84,19 @@ class Film:
             )
         if path.is_dir() and not all(file.match("[0-9]*_*us.png") for file in path.iterdir()):
             raise FileExistsError(f"{path} holds more than frames of a film; choose another folder")
+        if path.is_mount():
+            raise FileExistsError(f"{path} is a mount point, which cannot be replaced; choose a folder in it")
+
+    def _is_empty_folder(self) -> bool:
+        """A folder that there may be already; it is then kept, with its mode, or what is mounted there."""
+        if self._kind is not _Folder or not self._place.is_dir():
+            return False
+        return all(file == self._aside for file in self._place.iterdir())
 
     def __enter__(self) -> Self:
-        self._aside = self._place.with_name(f".{os.getpid()}.{self._place.name}")
         with self._named():
+            where = self._place if self._is_empty_folder() else self._place.parent
+            self._aside = where / f".{self._place.name}.{secrets.token_hex(4)}"
             self._new = [folder for folder in self._place.parents if not folder.exists()]
             self._place.parent.mkdir(parents=True, exist_ok=True)
             self._writer = self._kind(self._aside, self.play_fps)
@@ -121,6 +131,7 @@ class Film:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        assert self._aside is not None
         try:
             if kind is not None:
                 self._writer.abandon()
@@ -130,12 +141,8 @@ class Film:
             with self._named():
                 self._writer.finish()
             self._check_target()  # it may have come meanwhile
-            old = self._aside.with_name(f"{self._aside.name}.old")  # at no time is neither of them there
-            if self._place.is_dir():
-                self._place.rename(old)
-            self._aside.replace(self._place)
-            if old.is_dir():
-                shutil.rmtree(old)
+            with self._named():
+                self._put_in_place(self._aside)
         finally:
             if self._aside.is_dir():
                 shutil.rmtree(self._aside)
@@ -144,6 +151,18 @@ class Film:
                 for folder in self._new:
                     with suppress(OSError):  # it is not empty
                         folder.rmdir()
+
+    def _put_in_place(self, aside: Path) -> None:
+        if aside.parent == self._place:
+            for file in sorted(aside.iterdir()):
+                file.rename(self._place / file.name)
+            return
+        old = aside.with_name(f"{aside.name}.old")  # at no time is neither of them there
+        if self._place.is_dir():
+            self._place.rename(old)
+        aside.replace(self._place)
+        if old.is_dir():
+            shutil.rmtree(old)
 
 
 class _Writer:
@@ -213,7 +232,10 @@ class _Mp4(_Writer):
         # Not a pipe, which nobody would read meanwhile.
         self.said = tempfile.TemporaryFile()  # noqa: SIM115
         raw = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {self.fps} -i -"
-        coded = "-c:v libx264 -preset veryfast -crf 16 -pix_fmt yuv420p -movflags +faststart -f mp4"
+        # Players that are not told take small films to have other colours than large ones.
+        colours = "-vf scale=out_color_matrix=bt709 -colorspace bt709 -color_primaries bt709"
+        colours += " -color_trc iec61966-2-1 -pix_fmt yuv420p"
+        coded = f"{colours} -c:v libx264 -preset veryfast -crf 16 -movflags +faststart -f mp4"
         return subprocess.Popen(
             [get_ffmpeg_exe(), "-v", "error", "-y", *raw.split(), *coded.split(), f"file:{self.path}"],
             stdin=subprocess.PIPE,

@@ -8,6 +8,7 @@ Dimensions: B samples, T time stamps, H x W image.
 """
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,12 @@ class Deblur(Task):
                 raise ValueError(
                     f"folder is {self.folder}, whose blurry frames are of {windows.frames}; "
                     f"prepare it with {FRAMES}"
+                )
+            if windows.missing:
+                warnings.warn(
+                    f"{self.folder} lacks {', '.join(windows.missing)} of HQF's recordings for {split!r}; "
+                    "figures are not those of HQF",
+                    stacklevel=2,
                 )
             return windows
         return Scenes(

@@ -21,6 +21,7 @@ from ppln.datasets.windows import Manifest, Windows, iter_windows, make_window
 from ppln.events import Events, Frames, RecordingError
 from ppln.events.io import native
 from ppln.metrics import psnr, to_uint8
+from ppln.tasks.deblur import Deblur
 
 REAL = Path(__file__).parents[2] / "../shared/data/recordings/slider_depth.zip"
 
@@ -231,6 +232,8 @@ def test_splits(folder):
     assert (test.frames, test.size) == (14, recorded.SENSOR)
     assert "desk_fast" in train.missing
     assert not set(train.missing) & {"desk_slow", "boxes"}
+    with pytest.warns(UserWarning, match=r"lacks bike_bay_hdr, engineering_posters, .* not those of HQF"):
+        assert len(Deblur(data="windows", folder=folder).source("test")) == len(test)
     with pytest.raises(ValueError, match="split is 'all'; give one of train, val, test"):
         Windows(folder, "all")
     for index in (-1, 4):

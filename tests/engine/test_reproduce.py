@@ -123,6 +123,21 @@ def test_a_study_is_done_once(tmp_path, monkeypatch):
     assert done.left == []
 
 
+def test_what_is_kept_and_evaluated_is_the_average(tmp_path, monkeypatch):
+    found = []
+
+    def spy(folder):
+        found.extend(dict(trained.find(folder, ema=ema).net.named_parameters()) for ema in (True, False))
+        return trained.find(folder)
+
+    monkeypatch.setattr(reproduce, "find", spy)
+    run(tmp_path, rows=("small",), seeds=(0,))
+    kept = dict(weights.read(tmp_path / "small" / "0" / "weights.safetensors")[0].named_parameters())
+    average, last = ({name: w.bfloat16().float() for name, w in state.items()} for state in found)
+    assert all(torch.equal(kept[name], average[name]) for name in kept)
+    assert not any(torch.equal(kept[name], last[name]) for name in kept)
+
+
 def test_no_time_does_nothing(tmp_path):
     done, _ = run(tmp_path, minutes=0)
     assert done.now == []

@@ -110,8 +110,13 @@ def test_in_training_layers_are_told_times_nearby():
     model, told = small().train(), []
     for layer in model.layers:
         layer.register_forward_pre_hook(lambda _, given: told.append(given[1]))
+    shown = []
+    model.around.register_forward_pre_hook(lambda _, given: shown.append(given[0]))
     ends = torch.tensor([[0.0, 0.5, 1.0]] * 2, dtype=torch.float64)
     model(x, ends)
+    exact = events_around(signed_count(model.prepare(x)), ends).flatten(0, 1)
+    assert exact.abs().max() > 0.1
+    torch.testing.assert_close(shown[0], exact)  # events are not moved
     assert len(told) == 3
     for times in told:
         assert (times - ends).abs().max() <= 0.5 / 13

@@ -63,6 +63,7 @@ def test_mp4_in_colour_is_what_players_know(tmp_path):
     assert "h264" in said
     assert "yuv420p" in said
     assert "64x46" in said
+    assert "bt709/bt709/iec61966-2-1" in said  # else players guess, by its size
     raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     found = subprocess.run(
         [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", tmp_path / "out.mp4", *raw],
@@ -154,6 +155,38 @@ def test_a_folder_of_other_things_is_never_replaced(tmp_path):
     (tmp_path / "folder.mp4").mkdir()
     with pytest.raises(FileExistsError, match="is a folder"):
         Film(tmp_path / "folder.mp4", overwrite=True)
+
+
+def test_an_empty_folder_is_kept_as_it_is(tmp_path):
+    """It may be mounted, or private, or where somebody is."""
+    folder = tmp_path / "out"
+    folder.mkdir(mode=0o700)
+    before = folder.stat()
+    write(folder, smooth(frames=2))
+    after = folder.stat()
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert sorted(file.name for file in folder.iterdir()) == ["000000_0us.png", "000001_1000us.png"]
+    with pytest.raises(RuntimeError, match="stop"):
+        write(folder, stopped(1, RuntimeError("stop")), overwrite=True)
+    assert len(list(folder.iterdir())) == 2
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_an_empty_folder_that_others_fill_meanwhile(tmp_path):
+    def frames():
+        yield smooth()[0]
+        (tmp_path / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(FileExistsError, match="is there already"):
+        write(tmp_path, frames())
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_frames_of_a_mount_point_are_not_replaced(tmp_path, monkeypatch):
+    write(tmp_path / "out", smooth())
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == tmp_path / "out")
+    with pytest.raises(FileExistsError, match="out is a mount point, which cannot be replaced; choose a"):
+        Film(tmp_path / "out", overwrite=True)
 
 
 @pytest.mark.parametrize(

@@ -137,9 +137,7 @@ def _run(demo: Demo, networks: Networks | None) -> dict[str, Any]:
     _check(networks)
     _check_folder(demo.out)
     make_folder(demo.out)
-    if not (
-        demo.out / PAGE
-    ).exists():  # by which the folder is known as a demo's, also if this one is interrupted
+    if not (demo.out / PAGE).exists():  # the mark of a demo's folder, also of one that is interrupted
         (demo.out / PAGE).write_text("This demo is not finished.\n")
     with watch("recording"):
         given = _record(demo)

@@ -105,7 +105,8 @@ _LESS_MEMORY = {
 def _explain(error: BaseException, name: str) -> tuple[str, int]:
     """What went wrong and what to do, in a line, and the exit code; nothing for what nobody foresaw."""
     text = " ".join(str(error).split()).replace("overwrite=True", "--overwrite")
-    text = text.replace("partial=True", "--partial").replace("frames_per_blur", "--frames-per-blur")
+    if name == "prepare":
+        text = text.replace("partial=True", "--partial").replace("frames_per_blur", "--frames-per-blur")
     copy = "repair a copy: ppln convert-recording RECORDING OUT.h5 --repair"
     text = text.replace("read with repair=True", copy if name == "prepare" else "give --repair")
     if isinstance(error, ModuleNotFoundError) and "pip install" not in text:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -101,7 +102,15 @@ def test_hot_pixels_are_left_out_and_told(blurry, recording, monkeypatch, tmp_pa
     assert "hot" not in capsys.readouterr().err
 
 
-def test_advice_fits_the_command(monkeypatch, tmp_path):
+def test_an_output_that_is_closed_is_no_error(blurry):
+    command = f"{shlex.quote(sys.executable)} -m ppln info {shlex.quote(str(blurry))} >&-"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_advice_fits_the_command(blurry, monkeypatch, tmp_path):
+    with pytest.raises(SystemExit, match=r"or a smaller --frames-per-blur$"):
+        run(monkeypatch, "prepare", "recordings", "--raw", blurry, "--out", tmp_path / "out")
     raw = tmp_path / "raw"
     raw.mkdir()
     (raw / "events.txt").write_text("0.2 1 1 1\n0.1 1 1 1\n")

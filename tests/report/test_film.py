@@ -172,6 +172,15 @@ def test_an_empty_folder_is_kept_as_it_is(tmp_path):
     assert list(tmp_path.iterdir()) == [folder]
 
 
+def test_two_films_of_one_process_keep_apart(tmp_path):
+    """What a killed one left aside hinders none that has its process number, as in containers."""
+    names = []
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no frame was added"), Film(tmp_path / "out"):
+            names += [file.name for file in tmp_path.iterdir()]
+    assert len(set(names)) == 2
+
+
 def test_an_empty_folder_that_others_fill_meanwhile(tmp_path):
     def frames():
         yield smooth()[0]

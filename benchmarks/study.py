@@ -48,6 +48,8 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--add", type=Path, nargs="*", default=())
     parser.add_argument("--rows", nargs="*", default=())
+    parser.add_argument("--seeds", type=int, nargs="+", default=Reproduce.seeds)
+    parser.add_argument("--rates", nargs="*", default=())
     parser.add_argument("--windows", nargs="*", default=())
     parser.add_argument("--textures")
     for name in ("steps", "batch", "train-samples", "val-samples", "test-samples", "size"):
@@ -80,6 +82,8 @@ def portion(how: Reproduce, processes: int, add: Sequence[Path], end: float) -> 
             took[result["row"]] = max(took.get(result["row"], 0), result["training"]["seconds"])
     first = next(row for row in [*(row for row, _ in left), *STUDY.rows] if row.trained)
     data = samples_of(first, how)
+    if how.rows:  # as they are given, such as the longest first; else one seed of all after the other
+        left.sort(key=lambda job: how.rows.index(job[0].key))
     # Those of other samples come last: each process makes these for itself.
     left.sort(key=lambda job: job[0].trained and samples_of(job[0], how) != data)
     jobs = [Job(row, seed, (took.get(row.key, UNKNOWN) if row.trained else 0) + ENDING) for row, seed in left]

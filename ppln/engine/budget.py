@@ -28,6 +28,8 @@ class Reproduce:
     """Of trainings. Methods that have nothing to train are evaluated once."""
     windows: tuple[str, ...] = ()
     """More test sets, each NAME=FOLDER, of windows that `ppln prepare` wrote."""
+    rates: tuple[str, ...] = ()
+    """Other learning rates than the study's, each ROW=RATE."""
     steps: int | None = None
     """Updates of a training."""
     batch: int | None = None
@@ -59,16 +61,30 @@ class Reproduce:
             raise ValueError(f"seeds are {self.seeds}; give one or more, each once, none below 0")
         if len(set(self.rows)) < len(self.rows):
             raise ValueError(f"rows are {', '.join(self.rows)}; give each once")
+        _ = self.rate_of  # an error now, if there is one
+
+    @property
+    def rate_of(self) -> dict[str, float]:
+        """Learning rates by row, where they are not the study's."""
+        found: dict[str, float] = {}
+        for text in self.rates:
+            row, _, rate = text.partition("=")
+            try:
+                found[row] = float(rate)
+            except ValueError:
+                raise ValueError(f"rates: {text!r} is not ROW=RATE, such as unet-14=3e-3") from None
+        return found
 
 
 def train_settings(study: Study, row: Row, seed: int, how: Reproduce) -> Train:
     """Of the training of a row."""
+    rate = {"learning_rate": how.rate_of[row.key]} if row.key in how.rate_of else {}
     values = config.merge(
         common(study, how),
         {
             "task": row.task,
             "model": {"name": row.model, "options": dict(row.options)},
-            "optimizer": row.optimizer,
+            "optimizer": {**row.optimizer, **rate},
         },
     )
     steps = values["optimizer"]["steps"]

@@ -148,11 +148,11 @@ class Runner:
 
     def _chosen(self) -> list[Row]:
         rows = {row.key: row for row in self.study.rows}
-        for key in self.how.rows:
+        for name, key in [*(("rows", k) for k in self.how.rows), *(("rates", k) for k in self.how.rate_of)]:
             if key not in rows:
                 close = get_close_matches(key, rows, n=1)
                 hint = f"did you mean {close[0]!r}? " if close else ""
-                raise ValueError(f"rows: there is no {key!r}; {hint}There are {', '.join(rows)}")
+                raise ValueError(f"{name}: there is no {key!r}; {hint}There are {', '.join(rows)}")
         return [rows[key] for key in self.how.rows or rows]
 
     def _test_sets(self) -> dict[str, StudySet]:

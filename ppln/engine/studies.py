@@ -88,6 +88,7 @@ _UNROLLED: Settings = {"learning_rate": 1e-3, "clip_norm": 1.0}  # such networks
 
 _SEGMENTS = (1, 2, 3, 10, 20)  # beside the 6 of "head"
 _TIMES = (1, 2, 8, 14)  # beside the 4 of "head"
+_SMALL = ((3, 3), (3, 6), (4, 3))  # layers and segments of heads as fast as ours
 
 
 def _rate(learning_rate: float) -> Settings:
@@ -281,6 +282,17 @@ _DEBLUR = Study(
             around=True,
             plain="none",
         ),
+        *(
+            _head(
+                f"head-pp-{layers}-{n}",
+                f"t alone, all PP: {layers} layers of 16 channels, n = {n}",
+                plain="none",
+                channels=16,
+                layers=layers,
+                segments=n,
+            )
+            for layers, n in _SMALL
+        ),
         _head("head-exact-times", "t alone, exact in training", jitter=0.0),
         _head("head-regressed", "t alone, mean regressed", mean="regressed"),
         _head("head-no-normalization", "t alone, not normalised", mean="none"),
@@ -307,6 +319,7 @@ _DEBLUR = Study(
             (
                 *("head-plain", "head", "head-plain-around", "head-around", "head-around-10", "head-pp"),
                 "head-pp-around",
+                *(f"head-pp-{layers}-{n}" for layers, n in _SMALL),
             ),
         ),
         Table(

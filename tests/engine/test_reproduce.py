@@ -585,10 +585,21 @@ def test_a_study_names_its_rows_once_and_no_others():
         assert {claim.set for claim in study.claims} <= {*study.sets, "slider"}  # windows, by that name
 
 
+def test_other_learning_rates(tmp_path):
+    run(tmp_path / "out", seeds=(0,), rates=("large=0.5",))
+    rates = {r["row"]: r["settings"]["optimizer"]["learning_rate"] for r in read(tmp_path / "out")["results"]}
+    assert rates == {"small": 0.01, "large": 0.5}
+    with pytest.raises(ValueError, match="large, seed 0, in .*: it was done with other settings"):
+        run(tmp_path / "out", seeds=(0,))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"rows": ("smal",)}, r"rows: there is no 'smal'; did you mean 'small'\? There are small, large"),
+        ({"rates": ("smal=1e-3",)}, r"rates: there is no 'smal'; did you mean 'small'\?"),
+        ({"rates": ("small=fast",)}, "rates: 'small=fast' is not ROW=RATE, such as unet-14=3e-3"),
+        ({"rates": ("small=-1",)}, "learning_rate"),
         ({"windows": ("slider",)}, "windows: 'slider' is not NAME=FOLDER"),
         ({"windows": ("a/b=c",)}, "windows: 'a/b=c' is not NAME=FOLDER"),
         ({"windows": ("few=there",)}, "there is a test set 'few' already"),

@@ -5,6 +5,12 @@
 Every network is trained for a part of the study's steps with each rate, with more while the lowest or the
 highest is best; then with the other loss and the rate that was best. Rows of studies.py have what `choice`
 makes of these; those that change one of these rows have its. What the file has already is not tried again.
+
+Where a lower rate is close to the best, both are trained in full, with three seeds; study.json has those with
+the better one, study-rates.json the others:
+
+    python benchmarks/study.py OUT --minutes 9 --textures made+video --windows slider=data/slider \\
+        --rows eslnet unet-14-residual --rates eslnet=1e-3 unet-14-residual=3e-3
 """
 
 import argparse
@@ -34,13 +40,30 @@ ROWS = (
 RATES = (1e-3, 3e-3, 1e-2)
 EDGES = (0.0, 2.0)  # weights of gradients in the loss
 CLOSE = 0.3  # dB
+FULL = [Path(__file__).parent / "results" / name for name in ("study.json", "study-rates.json")]
 
 
-def choice(tried: list[dict[str, Any]]) -> dict[str, Any]:
-    """The best loss, with the lowest rate that is close to the best: longer trainings want lower ones."""
+def choice(tried: list[dict[str, Any]], full: dict[float, float]) -> dict[str, Any]:
+    """The best loss, and its best rate or the lowest that is close: longer trainings may want lower ones.
+
+    full: validation's PSNR by learning rate after the study's trainings; if it is known of both, it decides.
+    """
     best = max(tried, key=lambda one: one["psnr"])
     close = [one for one in tried if one["edges"] == best["edges"] and one["psnr"] >= best["psnr"] - CLOSE]
-    return min(close, key=lambda one: one["learning_rate"])
+    lowest = min(close, key=lambda one: one["learning_rate"])
+    rates = [one["learning_rate"] for one in (lowest, best)]
+    return best if all(rate in full for rate in rates) and full[rates[1]] > full[rates[0]] else lowest
+
+
+def in_full(key: str) -> dict[float, float]:
+    """Of a row that the study has trained, also with another rate: validation's PSNR, the mean over seeds."""
+    found: dict[float, list[float]] = {}
+    for file in FULL:
+        for result in json.loads(file.read_text())["results"]:
+            if result["row"] == key:
+                rate = result["settings"]["optimizer"]["learning_rate"]
+                found.setdefault(rate, []).append(result["training"]["validation"]["psnr"])
+    return {rate: sum(values) / len(values) for rate, values in found.items()}
 
 
 def main() -> None:
@@ -123,7 +146,7 @@ def main() -> None:
         while (rate := best_rate(key)) in (ends := extremes(key)):
             attempt(key, rate / 3 if rate == ends[0] else 3 * rate, EDGES[0])
         attempt(key, rate, EDGES[1])
-        print(f"{key}: {choice(found[key])}", flush=True)
+        print(f"{key}: {choice(found[key], in_full(key))}", flush=True)
     shutil.rmtree(folder)
 
 

@@ -81,10 +81,10 @@ _HEAD: Settings = {
     "around": False,
 }
 
-# Learning rates and losses are what benchmarks/tune.py chose (benchmarks/results/tune.json). Rows that change
-# one of those it has tried have its.
+# Learning rates and losses are what benchmarks/tune.py chose, by tune.json and study-rates.json of
+# benchmarks/results. Rows that change one of those it has tried have its.
 _EDGES: Settings = {"edges": 2.0}  # the weight of gradients in the loss
-_UNROLLED: Settings = {"learning_rate": 1e-3, "clip_norm": 1.0}  # such networks diverge easily
+_CLIPPED: Settings = {"clip_norm": 1.0}  # for unrolled networks, which diverge easily
 
 _SEGMENTS = (1, 2, 3, 10, 20)  # beside the 6 of "head"
 _TIMES = (1, 2, 8, 14)  # beside the 4 of "head"
@@ -165,21 +165,21 @@ _DEBLUR = Study(
             "eSL-Net",
             "deblur-eslnet",
             {"width": 480, "stride": 8},
-            optimizer=_UNROLLED,
+            optimizer={**_CLIPPED, **_rate(3e-3)},
             paper=Paper(0.452, 14.938, 0.282),
         ),
         Row(
             "eslnet-fine",
             "eSL-Net of 0.12 M parameters, its codes as fine as the frame",
             "deblur-eslnet",
-            optimizer=_UNROLLED,
+            optimizer={**_CLIPPED, **_rate(1e-3)},
         ),
         Row(
             "eslnet-pp",
             "eSL-Net++",
             "deblur-eslnet-pp",
             {"width": 400, "stride": 8},
-            optimizer=_UNROLLED,
+            optimizer={**_CLIPPED, **_rate(1e-3)},
             paper=Paper(0.385, 16.870, 0.363),
         ),
         Row(

@@ -43,6 +43,7 @@ _LAST = "x [B, 1, H, W]: the most recent event frame of one camera"
 _MAPS = "[B, T, 13, H, W]: a heat map for each joint at t"
 
 _SMALL: dict[str, Any] = {"width": 40, "channels": 24, "layers": 4, "segments": 6, "plain": "hidden"}
+_SMALL_UNET: dict[str, Any] = {"width": 40, "residual": True, "balance": True}
 
 NETWORKS = {
     "deblur-deblursr": Network(DeblurSR, _BLURRY, _SHARP),
@@ -54,7 +55,7 @@ NETWORKS = {
     "deblur-ppln-head": Network(DeblurPPLNHead, _BLURRY, _SHARP),
     "deblur-ppln-head-small": Network(partial(DeblurPPLNHead, **_SMALL), _BLURRY, _SHARP),
     "deblur-unet-14": Network(DeblurUNet14, _BLURRY, _SHARP),
-    "deblur-unet-14-small": Network(partial(DeblurUNet14, width=40, residual=True), _BLURRY, _SHARP),
+    "deblur-unet-14-small": Network(partial(DeblurUNet14, **_SMALL_UNET), _BLURRY, _SHARP),
     "deblur-unet-blind": Network(DeblurUNet, _BLURRY, _SHARP),
     "deblur-unet-t": Network(DeblurUNetT, _BLURRY, _SHARP),
     "pose-calabrese": Network(PoseCalabrese, _LAST, _MAPS),

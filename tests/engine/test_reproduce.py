@@ -18,7 +18,7 @@ import torch
 from line import Lines, register, settings
 
 from ppln import tasks
-from ppln.engine import checkpoint, config, reproduce, trained
+from ppln.engine import checkpoint, config, portions, reproduce, trained
 from ppln.engine.budget import Reproduce, train_settings
 from ppln.engine.feed import maker
 from ppln.engine.studies import STUDIES, Claim, Paper, Row, Study, Table
@@ -557,10 +557,10 @@ def test_rows_of_deblurring_are_equally_large(row, tmp_path):
 def test_rows_of_deblurring_are_tuned(tmp_path):
     """They have the learning rate and the loss that benchmarks/tune.py chose."""
     folder = Path(__file__).parents[2] / "benchmarks"
-    choice, file = run_path(str(folder / "tune.py"))["choice"], folder / "results" / "tune.json"
+    tune, file = run_path(str(folder / "tune.py")), folder / "results" / "tune.json"
     rows = {row.key: row for row in STUDIES["deblur"].rows}
     for key, tried in json.loads(file.read_text())["tried"].items():
-        best = choice(tried)
+        best = tune["choice"](tried, tune["in_full"](key))
         train = train_settings(STUDIES["deblur"], rows[key], 0, Reproduce(out=tmp_path))
         found = {"learning_rate": train.optimizer.learning_rate, "edges": train.task.edges}
         assert found == pytest.approx({name: best[name] for name in found}), key
@@ -570,9 +570,15 @@ def test_the_study_that_is_kept_is_of_these_rows(tmp_path):
     """By all that decides a result, defaults of networks included: who changes one has to do it again."""
     rows = {row.key: row for row in STUDIES["deblur"].rows}
     runner = reproduce.Runner(STUDIES["deblur"], Reproduce(tmp_path, textures="made+video"), print)
-    kept = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "study.json").read_text())
-    for result in kept["results"]:
+    folder = Path(__file__).parents[2] / "benchmarks" / "results"
+    for result in json.loads((folder / "study.json").read_text())["results"]:
         assert result["settings"] == runner._settings(rows[result["row"]], result["seed"]), result["row"]
+
+    for result in json.loads((folder / "study-rates.json").read_text())["results"]:
+        settings = runner._settings(rows[result["row"]], result["seed"])
+        assert portions.difference(result["settings"], settings).startswith("optimizer.learning_rate ")
+        settings["optimizer"]["learning_rate"] = result["settings"]["optimizer"]["learning_rate"]
+        assert result["settings"] == settings, result["row"]
 
 
 def test_a_study_names_its_rows_once_and_no_others():
@@ -589,7 +595,7 @@ def test_other_learning_rates(tmp_path):
     run(tmp_path / "out", seeds=(0,), rates=("large=0.5",))
     rates = {r["row"]: r["settings"]["optimizer"]["learning_rate"] for r in read(tmp_path / "out")["results"]}
     assert rates == {"small": 0.01, "large": 0.5}
-    with pytest.raises(ValueError, match="large, seed 0, in .*: it was done with other settings"):
+    with pytest.raises(ValueError, match=r"large, seed 0, in .*: it was done with other settings"):
         run(tmp_path / "out", seeds=(0,))
 
 

@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="*", default=())
     parser.add_argument("--seeds", type=int, nargs="+", default=Reproduce.seeds)
     parser.add_argument("--rates", nargs="*", default=())
+    parser.add_argument("--again", action="store_true")
     parser.add_argument("--windows", nargs="*", default=())
     parser.add_argument("--textures")
     for name in ("steps", "batch", "train-samples", "val-samples", "test-samples", "size"):
@@ -68,6 +69,7 @@ def main() -> None:
 def portion(how: Reproduce, processes: int, add: Sequence[Path], end: float) -> None:
     file, folders = how.out / portions.FILE, [how.out / f"process-{k}" for k in range(processes)]
     put_together(file, add)
+    took = seconds_of_rows(file)
     runner = Runner(STUDY, how, print)
     left = runner.begin()
     for row, seed in left:
@@ -76,10 +78,6 @@ def portion(how: Reproduce, processes: int, add: Sequence[Path], end: float) -> 
                 f"{file} has {row.key}, seed {seed}, but not on all of these test sets; it would have to be "
                 "trained again: give the same --windows as before, or another OUT"
             )
-    took: dict[str, float] = {}
-    for result in runner.results.values():
-        if result["training"]:
-            took[result["row"]] = max(took.get(result["row"], 0), result["training"]["seconds"])
     first = next(row for row in [*(row for row, _ in left), *STUDY.rows] if row.trained)
     data = samples_of(first, how)
     if how.rows:  # as they are given, such as the longest first; else one seed of all after the other
@@ -114,6 +112,15 @@ def put_together(file: Path, add: Sequence[Path] = ()) -> None:
         portions.write(file, portions.merge([*add, *([file] if file.exists() else []), *found]))
     for part in found:
         part.unlink()
+
+
+def seconds_of_rows(file: Path) -> dict[str, float]:
+    """What trainings took, at most, whatever their learning rate."""
+    took: dict[str, float] = {}
+    for result in portions.read(file)["results"] if file.exists() else ():
+        if result["training"]:
+            took[result["row"]] = max(took.get(result["row"], 0), result["training"]["seconds"])
+    return took
 
 
 def samples_of(row: Row, how: Reproduce) -> Task:

@@ -541,6 +541,10 @@ def test_several_trainings_at_once(tmp_path):
         for name, metrics in sets.items():
             assert found[key][2][name] == pytest.approx(metrics, rel=1e-4)
 
+    assert "3 rows and seeds are left" in portion("unet-14", "--rates=unet-14=0.5", "--again")
+    rates = [r["settings"]["optimizer"]["learning_rate"] for r in read(tmp_path / "several")["results"]]
+    assert rates == [0.5, 0.5, 0.5]
+
 
 @pytest.mark.parametrize("row", STUDIES["deblur"].rows, ids=lambda row: row.key)
 def test_rows_of_deblurring_are_equally_large(row, tmp_path):

@@ -69,6 +69,8 @@ class Reproduce:
         found: dict[str, float] = {}
         for text in self.rates:
             row, _, rate = text.partition("=")
+            if row in found:
+                raise ValueError(f"rates are {', '.join(self.rates)}; give each row once")
             try:
                 found[row] = float(rate)
             except ValueError:

@@ -153,6 +153,8 @@ class Runner:
                 close = get_close_matches(key, rows, n=1)
                 hint = f"did you mean {close[0]!r}? " if close else ""
                 raise ValueError(f"{name}: there is no {key!r}; {hint}There are {', '.join(rows)}")
+            if name == "rates" and not rows[key].trained:
+                raise ValueError(f"rates: {key!r} has nothing to train; leave it out")
         return [rows[key] for key in self.how.rows or rows]
 
     def _test_sets(self) -> dict[str, StudySet]:

@@ -11,14 +11,13 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from runpy import run_path
 
 import pytest
 import torch
 from line import Lines, register, settings
 
 from ppln import tasks
-from ppln.engine import checkpoint, config, portions, reproduce, trained
+from ppln.engine import checkpoint, config, reproduce, trained
 from ppln.engine.budget import Reproduce, train_settings
 from ppln.engine.feed import maker
 from ppln.engine.studies import STUDIES, Claim, Paper, Row, Study, Table
@@ -26,7 +25,6 @@ from ppln.engine.train import Loop, train
 from ppln.engine.trained import find, home
 from ppln.files import alone
 from ppln.models import networks, weights
-from ppln.models.networks import without_memory
 from ppln.tasks.deblur import Deblur
 
 TINY = Study(
@@ -546,55 +544,6 @@ def test_several_trainings_at_once(tmp_path):
     assert rates == [0.5, 0.5, 0.5]
 
 
-@pytest.mark.parametrize("row", STUDIES["deblur"].rows, ids=lambda row: row.key)
-def test_rows_of_deblurring_are_equally_large(row, tmp_path):
-    parameters = sum(p.numel() for p in without_memory(row.model, row.options).parameters())
-    if not row.trained:
-        assert parameters == 0
-        return
-    assert row.key == "eslnet-fine" or 10.3e6 <= parameters <= 11.4e6, f"{parameters:,}"
-    built = train_settings(STUDIES["deblur"], row, 1, Reproduce(tmp_path))
-    assert built.optimizer.steps == 1000
-    assert built.task.train_samples == 12_288
-
-
-def test_rows_of_deblurring_are_tuned(tmp_path):
-    """They have the learning rate and the loss that benchmarks/tune.py chose."""
-    folder = Path(__file__).parents[2] / "benchmarks"
-    tune, file = run_path(str(folder / "tune.py")), folder / "results" / "tune.json"
-    rows = {row.key: row for row in STUDIES["deblur"].rows}
-    for key, tried in json.loads(file.read_text())["tried"].items():
-        best = tune["choice"](tried, tune["in_full"](key))
-        train = train_settings(STUDIES["deblur"], rows[key], 0, Reproduce(out=tmp_path))
-        found = {"learning_rate": train.optimizer.learning_rate, "edges": train.task.edges}
-        assert found == pytest.approx({name: best[name] for name in found}), key
-
-
-def test_the_study_that_is_kept_is_of_these_rows(tmp_path):
-    """By all that decides a result, defaults of networks included: who changes one has to do it again."""
-    rows = {row.key: row for row in STUDIES["deblur"].rows}
-    runner = reproduce.Runner(STUDIES["deblur"], Reproduce(tmp_path, textures="made+video"), print)
-    folder = Path(__file__).parents[2] / "benchmarks" / "results"
-    for result in json.loads((folder / "study.json").read_text())["results"]:
-        assert result["settings"] == runner._settings(rows[result["row"]], result["seed"]), result["row"]
-
-    for result in json.loads((folder / "study-rates.json").read_text())["results"]:
-        settings = runner._settings(rows[result["row"]], result["seed"])
-        assert portions.difference(result["settings"], settings).startswith("optimizer.learning_rate ")
-        settings["optimizer"]["learning_rate"] = result["settings"]["optimizer"]["learning_rate"]
-        assert result["settings"] == settings, result["row"]
-
-
-def test_a_study_names_its_rows_once_and_no_others():
-    for study in STUDIES.values():
-        keys = [row.key for row in study.rows]
-        assert len(set(keys)) == len(keys)
-        named = {key for table in study.tables for key in table.rows}
-        assert named == set(keys)
-        assert {key for claim in study.claims for key in (claim.ours, claim.theirs)} <= set(keys)
-        assert {claim.set for claim in study.claims} <= {*study.sets, "slider"}  # windows, by that name
-
-
 def test_other_learning_rates(tmp_path):
     run(tmp_path / "out", seeds=(0,), rates=("large=0.5",))
     rates = {r["row"]: r["settings"]["optimizer"]["learning_rate"] for r in read(tmp_path / "out")["results"]}
@@ -610,6 +559,7 @@ def test_other_learning_rates(tmp_path):
         ({"rates": ("smal=1e-3",)}, r"rates: there is no 'smal'; did you mean 'small'\?"),
         ({"rates": ("small=fast",)}, "rates: 'small=fast' is not ROW=RATE, such as unet-14=3e-3"),
         ({"rates": ("small=-1",)}, "learning_rate"),
+        ({"rates": ("small=1", "small=2")}, "rates are small=1, small=2; give each row once"),
         ({"windows": ("slider",)}, "windows: 'slider' is not NAME=FOLDER"),
         ({"windows": ("a/b=c",)}, "windows: 'a/b=c' is not NAME=FOLDER"),
         ({"windows": ("few=there",)}, "there is a test set 'few' already"),
@@ -626,6 +576,8 @@ def test_bad_options(tmp_path, options, message):
 
 
 def test_bad_windows_and_files(tmp_path):
+    with pytest.raises(ValueError, match="rates: 'blurry' has nothing to train; leave it out"):
+        run(tmp_path, DEBLUR, rates=("blurry=1e-3",))
     with pytest.raises(FileNotFoundError, match="no prepared windows in"):
         run(tmp_path, DEBLUR, windows=(f"slider={tmp_path / 'none'}",))
     (tmp_path / "study.json").write_text("{}")

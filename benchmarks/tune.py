@@ -16,18 +16,18 @@ the better one, study-rates.json the others:
 import argparse
 import gc
 import json
-import shutil
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch.multiprocessing as mp
+from study import STUDY, make_all
+
 from ppln.engine import config
 from ppln.engine.budget import Reproduce, train_settings
-from ppln.engine.fabric import make_fabric
-from ppln.engine.feed import maker
-from ppln.engine.studies import STUDIES
+from ppln.engine.feed import Make
 from ppln.engine.train import train
 from ppln.engine.watch import NotFinite
 from ppln.files import put_in_place
@@ -36,6 +36,14 @@ ROWS = (
     *("unet-blind", "unet-t", "unet-14", "unet-t-residual", "unet-14-residual"),
     *("ecir", "deblursr", "eslnet", "eslnet-pp"),
     *("ppln", "ppln-released", "head-plain", "head-plain-around", "head", "head-around"),
+    *(
+        "unet-t-balanced-group",
+        "unet-14-balanced-group",
+        "ecir-balanced-group",
+        "deblursr-group",
+        "ppln-group",
+    ),
+    *("head-plain-group", "head-plain-around-group", "head-group", "head-around-group"),
 )
 RATES = (1e-3, 3e-3, 1e-2)
 EDGES = (0.0, 2.0)  # weights of gradients in the loss
@@ -66,88 +74,101 @@ def in_full(key: str) -> dict[float, float]:
     return {rate: sum(values) / len(values) for rate, values in found.items()}
 
 
+@dataclass
+class Search:
+    """Of what suits one network after the other; several can share the file, the samples and the GPU."""
+
+    out: Path
+    how: Reproduce
+    budget: dict[str, Any]
+    make: Make
+    lock: Any
+
+    def rows(self, keys: Any) -> None:
+        while (key := self.take(keys)) is not None:
+            for rate in RATES:
+                self.attempt(key, rate, EDGES[0])
+            while (rate := self.best_rate(key)) in (ends := self.extremes(key)):
+                self.attempt(key, rate / 3 if rate == ends[0] else 3 * rate, EDGES[0])
+            self.attempt(key, rate, EDGES[1])
+            print(f"{key}: {choice(self.tried(key), in_full(key))}", flush=True)
+
+    def take(self, keys: Any) -> str | None:
+        with self.lock:
+            return keys.pop(0) if len(keys) else None
+
+    def attempt(self, key: str, rate: float, edges: float) -> None:
+        if any((one["learning_rate"], one["edges"]) == (rate, edges) for one in self.tried(key)):
+            return
+        row = next(row for row in STUDY.rows if row.key == key)
+        row = replace(
+            row, task={**row.task, "edges": edges}, optimizer={**row.optimizer, "learning_rate": rate}
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            settings = train_settings(STUDY, row, 0, replace(self.how, out=Path(folder)))
+            gc.collect()  # what the last training had on the GPU is free
+            start = time.perf_counter()
+            try:
+                psnr = train(settings, make=self.make).metrics["psnr"]
+            except NotFinite:
+                psnr = 0.0
+        seconds = round(time.perf_counter() - start, 1)
+        one = {"learning_rate": rate, "edges": edges, "psnr": psnr, "seconds": seconds}
+        print(key, one, flush=True)
+        with self.lock:
+            found = read(self.out)
+            found.setdefault(key, []).append(one)
+            content = {"about": config.about(command=False), "budget": self.budget, "tried": found}
+            with put_in_place(self.out) as aside:
+                aside.write_text(json.dumps(content, indent=1) + "\n")
+
+    def tried(self, key: str) -> list[dict[str, Any]]:
+        return read(self.out).get(key, [])
+
+    def best_rate(self, key: str) -> float:
+        plain = [one for one in self.tried(key) if one["edges"] == EDGES[0]]
+        return max(plain, key=lambda one: one["psnr"])["learning_rate"]
+
+    def extremes(self, key: str) -> tuple[float, float]:
+        rates = [one["learning_rate"] for one in self.tried(key) if one["edges"] == EDGES[0]]
+        return min(rates), max(rates)
+
+
+def read(file: Path) -> dict[str, list[dict[str, Any]]]:
+    return json.loads(file.read_text())["tried"] if file.exists() else {}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--textures", default="made")
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--batch", type=int, default=48)
     parser.add_argument("--samples", type=int, default=12_288)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--precision", choices=("32", "tf32", "bf16"), default="bf16")
     given = parser.parse_args()
-    folder = Path(tempfile.mkdtemp())
-    how = Reproduce(
-        out=folder,
-        steps=given.steps,
-        textures=given.textures,
-        size=given.size,
-        batch=given.batch,
-        train_samples=given.samples,
-        precision=given.precision,
-    )
-    rows = {row.key: row for row in STUDIES["deblur"].rows}
-    found: dict[str, list[dict[str, Any]]] = {}
-    budget = {
-        "steps": given.steps,
-        "batch": given.batch,
-        "samples": given.samples,
-        "size": given.size,
-        "textures": given.textures,
-        "precision": given.precision,
-    }
-    if given.out.exists():
-        before = json.loads(given.out.read_text())
-        if before["budget"] != budget:
-            parser.error(f"{given.out} is of {before['budget']}; give another file, or the same options")
-        found = before["tried"]
-    about = config.about(command=False)
-    make = None
-
-    def attempt(key: str, rate: float, edges: float) -> None:
-        nonlocal make
-        tried = found.setdefault(key, [])
-        if any((one["learning_rate"], one["edges"]) == (rate, edges) for one in tried):
-            return
-        row = replace(
-            rows[key],
-            task={**rows[key].task, "edges": edges},
-            optimizer={**rows[key].optimizer, "learning_rate": rate},
-        )
-        settings = train_settings(STUDIES["deblur"], row, 0, how)
-        device = make_fabric(settings.machine).device
-        make = make or maker(settings.task.source("train"), given.batch, device, keep=True)
-        shutil.rmtree(folder)
-        gc.collect()  # what the last training had on the GPU is free
-        start = time.perf_counter()
-        try:
-            psnr = train(settings, make=make).metrics["psnr"]
-        except NotFinite:
-            psnr = 0.0
-        seconds = round(time.perf_counter() - start, 1)
-        tried.append({"learning_rate": rate, "edges": edges, "psnr": psnr, "seconds": seconds})
-        print(key, tried[-1], flush=True)
-        content = {"about": about, "budget": budget, "tried": found}
-        with put_in_place(given.out) as aside:
-            aside.write_text(json.dumps(content, indent=1) + "\n")
-
-    def best_rate(key: str) -> float:
-        plain = [one for one in found[key] if one["edges"] == EDGES[0]]
-        return max(plain, key=lambda one: one["psnr"])["learning_rate"]
-
-    def extremes(key: str) -> tuple[float, float]:
-        rates = [one["learning_rate"] for one in found[key] if one["edges"] == EDGES[0]]
-        return min(rates), max(rates)
-
-    for key in given.rows:
-        for rate in RATES:
-            attempt(key, rate, EDGES[0])
-        while (rate := best_rate(key)) in (ends := extremes(key)):
-            attempt(key, rate / 3 if rate == ends[0] else 3 * rate, EDGES[0])
-        attempt(key, rate, EDGES[1])
-        print(f"{key}: {choice(found[key], in_full(key))}", flush=True)
-    shutil.rmtree(folder)
+    names = ("steps", "batch", "samples", "size", "textures", "precision")
+    budget = {name: getattr(given, name) for name in names}
+    if given.out.exists() and (before := json.loads(given.out.read_text())["budget"]) != budget:
+        parser.error(f"{given.out} is of {before}; give another file, or the same options")
+    options = {name: value for name, value in budget.items() if name != "samples"}
+    how = Reproduce(device=given.device, train_samples=given.samples, **options)
+    first = next(row for row in STUDY.rows if row.key == given.rows[0])
+    make = make_all(first, how)
+    mp.set_start_method("spawn")
+    with mp.Manager() as manager:
+        search, keys = Search(given.out, how, budget, make, mp.Lock()), manager.list(given.rows)
+        workers = [mp.Process(target=search.rows, args=(keys,)) for _ in range(given.processes)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    if any(worker.exitcode for worker in workers):
+        raise SystemExit("a process failed; what it has not tried is tried when this is run again")
 
 
 if __name__ == "__main__":

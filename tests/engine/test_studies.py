@@ -26,9 +26,16 @@ def test_rows_of_deblurring_are_equally_large(row, tmp_path):
     assert built.task.train_samples == 12_288
 
 
-def test_rows_of_deblurring_are_tuned(tmp_path):
+@pytest.fixture
+def tune(monkeypatch) -> dict:
+    """What benchmarks/tune.py defines."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return run_path(str(BENCHMARKS / "tune.py"))
+
+
+def test_rows_of_deblurring_are_tuned(tmp_path, tune):
     """They have the learning rate and the loss that benchmarks/tune.py chose."""
-    tune, file = run_path(str(BENCHMARKS / "tune.py")), BENCHMARKS / "results" / "tune.json"
+    file = BENCHMARKS / "results" / "tune.json"
     rows = {row.key: row for row in STUDIES["deblur"].rows}
     for key, tried in json.loads(file.read_text())["tried"].items():
         best = tune["choice"](tried, tune["in_full"](key))
@@ -62,9 +69,9 @@ def test_a_study_names_its_rows_once_and_no_others():
         assert {claim.set for claim in study.claims} <= {*study.sets, "slider"}  # windows, by that name
 
 
-def test_the_choice_of_a_rate():
+def test_the_choice_of_a_rate(tune):
     """The better of the best rate and the lowest that is close, where both are known in full."""
-    choice = run_path(str(BENCHMARKS / "tune.py"))["choice"]
+    choice = tune["choice"]
     tried = [
         {"learning_rate": rate, "edges": edges, "psnr": psnr}
         for rate, edges, psnr in [(1, 0, 30.0), (3, 0, 30.2), (9, 0, 20.0), (3, 2, 29.9), (0.3, 2, 29.9)]

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.multiprocessing as mp
 from study import STUDY, make_all
 
@@ -80,6 +81,7 @@ class Search:
 
     out: Path
     how: Reproduce
+    about: dict[str, Any]
     budget: dict[str, Any]
     make: Make
     lock: Any
@@ -106,19 +108,21 @@ class Search:
         )
         with tempfile.TemporaryDirectory() as folder:
             settings = train_settings(STUDY, row, 0, replace(self.how, out=Path(folder)))
-            gc.collect()  # what the last training had on the GPU is free
             start = time.perf_counter()
             try:
                 psnr = train(settings, make=self.make).metrics["psnr"]
             except NotFinite:
                 psnr = 0.0
-        seconds = round(time.perf_counter() - start, 1)
+            seconds = round(time.perf_counter() - start, 1)
+        gc.collect()
+        if self.how.device == "cuda":
+            torch.cuda.empty_cache()  # others need it
         one = {"learning_rate": rate, "edges": edges, "psnr": psnr, "seconds": seconds}
         print(key, one, flush=True)
         with self.lock:
             found = read(self.out)
             found.setdefault(key, []).append(one)
-            content = {"about": config.about(command=False), "budget": self.budget, "tried": found}
+            content = {"about": self.about, "budget": self.budget, "tried": found}
             with put_in_place(self.out) as aside:
                 aside.write_text(json.dumps(content, indent=1) + "\n")
 
@@ -161,7 +165,8 @@ def main() -> None:
     make = make_all(first, how)
     mp.set_start_method("spawn")
     with mp.Manager() as manager:
-        search, keys = Search(given.out, how, budget, make, mp.Lock()), manager.list(given.rows)
+        about, keys = config.about(command=False), manager.list(given.rows)
+        search = Search(given.out, how, about, budget, make, mp.Lock())
         workers = [mp.Process(target=search.rows, args=(keys,)) for _ in range(given.processes)]
         for worker in workers:
             worker.start()

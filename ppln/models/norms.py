@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ppln.models.layout import fold
 
-LEAST = 16  # channels in a group, if there are as many
+LEAST = 16  # channels in a group, if there are that many
 EPS = 1e-5
 
 
@@ -30,10 +30,11 @@ class Moments(NamedTuple):
 
 
 class GroupNorm(nn.Module):
-    """In each picture, groups of 16 channels or a few more are brought to mean 0 and variance 1.
+    """In each picture, groups of channels are brought to mean 0 and variance 1.
 
-    It computes what torch.nn.GroupNorm does, but in whatever order of memory x has, where that one brings x
-    to another on a GPU; and tiles of one picture can share their moments: see `shared_moments`.
+    There are as many as divide the channels, of 16 channels or more each. It computes what torch.nn.GroupNorm
+    does, but in whatever order of memory x has, where that one brings x to another on a GPU; and tiles of one
+    picture can share their moments: see `shared_moments`.
     """
 
     def __init__(self, channels: int) -> None:
@@ -45,19 +46,22 @@ class GroupNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [N, C, H, W] -> the same shape"""
-        mean, variance = self.shared or self.moments(x)
+        wide = _wide(x)
+        mean, variance = self.shared or self.moments(wide)
         scale = self.weight.unflatten(0, (self.groups, -1)) * (variance + EPS).rsqrt()[..., None]  # [N, G, -]
         shift = self.bias.unflatten(0, (self.groups, -1)) - mean[..., None] * scale
-        scale, shift = (value.to(x.dtype).flatten(1)[..., None, None] for value in (scale, shift))
-        return torch.addcmul(shift, x, scale)
+        scale, shift = (value.flatten(1)[..., None, None] for value in (scale, shift))
+        return torch.addcmul(shift, wide, scale).to(x.dtype)
 
     def moments(self, x: Tensor) -> Moments:
         """x [N, C, H, W] -> [N, G] each"""
-        variance, mean = torch.var_mean(
-            x.to(torch.promote_types(x.dtype, torch.float32)), (2, 3), correction=0
-        )
+        variance, mean = torch.var_mean(_wide(x), (2, 3), correction=0)
         mean, variance = (value.unflatten(1, (self.groups, -1)) for value in (mean, variance))
         return Moments(mean, variance).joined(1 / mean.shape[-1])
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class Normed(nn.Module):
@@ -106,4 +110,6 @@ def _shown(norm: GroupNorm, call: Callable[[], object]) -> tuple[int, Moments]:
 
     with norm.register_forward_pre_hook(look), suppress(_Shown):
         call()
+    if not found:
+        raise ValueError("calls must run all group norms of the network, and there is one that they do not")
     return found[0]

@@ -109,11 +109,16 @@ def _to(code: Any, device: torch.device) -> Any:
 
 
 def _cuts(size: int, tile: int | None) -> list[slice]:
-    """Tiles along one side; all begin at multiples of the networks' stride, as the whole picture does."""
+    """Tiles along one side, about evenly spaced, as few as overlap by enough.
+
+    All begin at multiples of the networks' stride, as the whole picture does.
+    """
     if tile is None or size <= tile:
         return [slice(0, size)]
-    last = math.ceil((size - tile) / STRIDE) * STRIDE
-    return [slice(a, min(a + tile, size)) for a in (*range(0, last, tile - OVERLAP), last)]
+    last = math.ceil((size - tile) / STRIDE)  # where the last begins, in strides
+    steps = math.ceil(last / ((tile - OVERLAP) // STRIDE))
+    starts = [STRIDE * (last * k // steps) for k in range(steps + 1)]
+    return [slice(a, min(a + tile, size)) for a in starts]
 
 
 def _ramp(part: slice, size: int) -> Tensor:

@@ -127,8 +127,8 @@ class DeblurPPLN(UNet, Deblurrer):
         if semantics not in ("paper", "released"):
             raise ValueError(f"semantics must be 'paper' or 'released', got {semantics!r}")
         if semantics == "released":
-            if norm != "batch":
-                raise ValueError(f"norm must be 'batch', which is mixed, in released semantics, got {norm!r}")
+            if norm not in ("batch", "mixed"):
+                raise ValueError(f"norm must be 'batch' or 'mixed' in released semantics, got {norm!r}")
             conv, conv_transpose, norm = ReleasedConv2d, ReleasedConvTranspose2d, "mixed"
         if mean not in ("regressed", "observed"):
             raise ValueError(f"mean must be 'regressed' or 'observed', got {mean!r}")

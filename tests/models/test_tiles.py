@@ -54,15 +54,16 @@ def test_what_is_known_of_the_whole_picture_is_the_same_in_all_tiles(balance):
     np.testing.assert_allclose(whole, tensors, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("width", [336, 448, 464])
 @pytest.mark.parametrize("name", ["deblur-unet-14", "deblur-unet-t"])
-def test_group_norms_look_at_all_tiles(name, monkeypatch):
+def test_group_norms_look_at_all_tiles(name, width, monkeypatch):
     """One of the networks has its norms in `encode`, one in `decode`. The picture is still at the left."""
     torch.manual_seed(0)
     network = create_model(name, width=8, residual=True, norm="group").eval()
     torch.nn.init.normal_(network.head.weight, 0, 0.1)
-    x = torch.zeros(27, 192, 448)
-    x[:26, :, 224:] = torch.poisson(torch.full((26, 192, 224), 0.7))
-    x[-1] = 0.5 + torch.rand(192, 448) / 4
+    x = torch.zeros(27, 192, width)
+    x[:26, :, width // 2 :] = torch.poisson(torch.full((26, 192, width // 2), 0.7))
+    x[-1] = 0.5 + torch.rand(192, width) / 4
     whole, tiled = (decoded(network, x, tile)[0] for tile in (None, 192))
     monkeypatch.setattr(tiles, "shared_moments", lambda *_: nullcontext())
     alone, _ = decoded(network, x, 192)

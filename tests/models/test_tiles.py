@@ -2,11 +2,14 @@
 
 import copy
 from contextlib import nullcontext
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from convolved import Convolved
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from ppln.models import create_model, tiles
@@ -37,6 +40,18 @@ def test_tiles_of_a_small_receptive_field_are_exact(size, tile):
     for rows, columns, _ in code.parts:
         assert rows.start % 16 == columns.start % 16 == 0
         assert max(rows.stop - rows.start, columns.stop - columns.start) <= tile
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 4000), st.integers(8, 40).map(lambda n: 16 * n))
+def test_cuts_are_even(size: int, tile: int):
+    """They have all of a side, overlap by 64 or more, and steps differ by a stride at most."""
+    cuts = tiles._cuts(size, tile)
+    assert (cuts[0].start, cuts[-1].stop) == (0, size)
+    assert all(cut.start % 16 == 0 and 0 < cut.stop - cut.start <= tile for cut in cuts)
+    assert all(a.stop - b.start >= 64 for a, b in pairwise(cuts))
+    steps = [b.start - a.start for a, b in pairwise(cuts)]
+    assert not steps or max(steps) - min(steps) <= 16
 
 
 @pytest.mark.parametrize("balance", [False, True])

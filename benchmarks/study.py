@@ -23,8 +23,10 @@ import torch.multiprocessing as mp
 
 from ppln.engine import portions
 from ppln.engine.budget import Reproduce, of_samples, train_settings
-from ppln.engine.feed import Make, maker
-from ppln.engine.reproduce import OutOfTime, Runner
+from ppln.engine.evaluate import BATCH
+from ppln.engine.feed import Held, Make, maker
+from ppln.engine.reproduce import EVALUATED, OutOfTime, Runner
+from ppln.engine.sets import StudySet
 from ppln.engine.studies import STUDIES, Row
 from ppln.files import alone, make_folder
 from ppln.tasks import Task
@@ -88,12 +90,14 @@ def portion(how: Reproduce, processes: int, add: Sequence[Path], end: float) -> 
     print(f"{len(jobs)} rows and seeds are left")
     if not jobs:
         return
-    samples = make_all(first, how)
+    pool = data, *make_all(first, how)
+    for samples in runner.sets.values():
+        samples.fill(EVALUATED, how.device)
     mp.set_start_method("spawn")
     with mp.Manager() as manager:
         shared, lock = manager.list(jobs), mp.Lock()
         workers = [
-            mp.Process(target=work, args=(replace(how, out=folder), shared, lock, end, data, samples))
+            mp.Process(target=work, args=(replace(how, out=folder), shared, lock, end, pool, runner.sets))
             for folder in folders
         ]
         for worker in workers:
@@ -127,25 +131,35 @@ def samples_of(row: Row, how: Reproduce) -> Task:
     return of_samples(train_settings(STUDY, row, 0, how).task)
 
 
-def make_all(row: Row, how: Reproduce) -> Make:
+def make_all(row: Row, how: Reproduce) -> tuple[Make, Held]:
+    """All samples to train on, and to validate with."""
     settings = train_settings(STUDY, row, 0, how)
     source, start = settings.task.source("train"), time.time()
     make = maker(source, settings.optimizer.batch, torch.device(how.device), keep=True)
     for first in range(0, len(source), 240):
         make(list(range(first, min(first + 240, len(source)))))
+    val = Held(settings.task, "val")
+    val.fill(BATCH, how.device)
     if how.device == "cuda":
         torch.cuda.synchronize()
     print(f"samples: {time.time() - start:.0f} s", flush=True)
-    return make
+    return make, val
 
 
-def work(how: Reproduce, jobs: Any, lock: Any, end: float, data: Task, samples: Make) -> None:
+def work(
+    how: Reproduce,
+    jobs: Any,
+    lock: Any,
+    end: float,
+    pool: tuple[Task, Make, Held],
+    sets: dict[str, StudySet],
+) -> None:
     def say(text: str) -> None:
         print(f"{how.out.name}, {end - time.time():.0f} s left: {text}", flush=True)
 
     how.out.mkdir(parents=True, exist_ok=True)
     runner = Runner(STUDY, replace(how, minutes=max(0, end - time.time()) / 60), say)
-    runner.pool = data, samples
+    runner.pool, runner.sets = pool, sets
     while (job := take(jobs, lock, end - time.time())) is not None:
         try:
             runner.attempt(job.row, job.seed)

@@ -28,7 +28,7 @@ from study import STUDY, make_all
 
 from ppln.engine import config
 from ppln.engine.budget import Reproduce, train_settings
-from ppln.engine.feed import Make
+from ppln.engine.feed import Held, Make
 from ppln.engine.train import train
 from ppln.engine.watch import NotFinite
 from ppln.files import put_in_place
@@ -84,6 +84,7 @@ class Search:
     about: dict[str, Any]
     budget: dict[str, Any]
     make: Make
+    val: Held
     lock: Any
 
     def rows(self, keys: Any) -> None:
@@ -110,7 +111,7 @@ class Search:
             settings = train_settings(STUDY, row, 0, replace(self.how, out=Path(folder)))
             start = time.perf_counter()
             try:
-                psnr = train(settings, make=self.make).metrics["psnr"]
+                psnr = train(settings, make=self.make, val=self.val).metrics["psnr"]
             except NotFinite:
                 psnr = 0.0
             seconds = round(time.perf_counter() - start, 1)
@@ -162,11 +163,11 @@ def main() -> None:
     options = {name: value for name, value in budget.items() if name != "samples"}
     how = Reproduce(device=given.device, train_samples=given.samples, **options)
     first = next(row for row in STUDY.rows if row.key == given.rows[0])
-    make = make_all(first, how)
+    make, val = make_all(first, how)
     mp.set_start_method("spawn")
     with mp.Manager() as manager:
         about, keys = config.about(command=False), manager.list(given.rows)
-        search = Search(given.out, how, about, budget, make, mp.Lock())
+        search = Search(given.out, how, about, budget, make, val, mp.Lock())
         workers = [mp.Process(target=search.rows, args=(keys,)) for _ in range(given.processes)]
         for worker in workers:
             worker.start()

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from ppln.files import make_folder, put_in_place
 from ppln.tasks.task import Batch, Source, Task
 
+BATCH = 8  # samples at a time, if nothing else is said
 PREDICTIONS_BYTES = 128 * 2**20
 """Predictions of samples that do not fit into so much memory are not kept."""
 
@@ -51,7 +52,7 @@ def evaluate(
     split: str,
     *,
     source: Source | None = None,
-    batch: int = 8,
+    batch: int = BATCH,
     limit: int | None = None,
     predictions: int = 0,
     device: torch.device | str = "cpu",

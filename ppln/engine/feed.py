@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -169,6 +169,32 @@ class Feed(Dataset[Batch]):
 
 def _as_it_is(batch: Batch) -> Batch:
     return batch
+
+
+class Held:
+    """The samples of a split, for many evaluations: a source whose batches are made or read once."""
+
+    def __init__(self, task: Task, split: str) -> None:
+        self.task, self.split = task, split
+        self._held: dict[tuple[int, ...], Any] = {}
+
+    @cached_property
+    def source(self) -> Source:
+        return self.task.source(self.split)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> Any:
+        key = tuple(indices)
+        if key not in self._held:
+            self._held[key] = self.source.batch(key, device)
+        return self._held[key]
+
+    def fill(self, size: int, device: torch.device | str) -> None:
+        """Make what an evaluation with batches of `size` asks for."""
+        for first in range(0, len(self), size):
+            self.batch(range(first, min(first + size, len(self))), device)
 
 
 class Kept:

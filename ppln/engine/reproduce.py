@@ -36,7 +36,7 @@ from ppln.engine.budget import Reproduce, common, deciding, of_samples, train_se
 from ppln.engine.config import Machine, Train
 from ppln.engine.evaluate import describe, evaluate, write
 from ppln.engine.fabric import make_fabric
-from ppln.engine.feed import Make, maker
+from ppln.engine.feed import Held, Make, maker
 from ppln.engine.log import Log
 from ppln.engine.portions import Plain
 from ppln.engine.sets import StudySet
@@ -100,7 +100,8 @@ class Runner:
         self.deadline = math.inf if how.minutes is None else time.monotonic() + 60 * how.minutes
         self.rows = self._chosen()
         self.sets = self._test_sets()
-        self.pool: tuple[Task, Make] | None = None  # the samples of the last training, kept
+        # Of the last training: its data, samples to train on and to validate with.
+        self.pool: tuple[Task, Make, Held] | None = None
         self.file = how.out / portions.FILE
         self.budget = config.plain(common(study, replace(how, device="auto")))
         self.results: Results = {}
@@ -269,7 +270,7 @@ class Runner:
         gc.collect()  # what the last training had on the GPU is free, also if it failed
         if fabric.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        loop = _Timed(settings, fabric, resume, self._make(settings, fabric.device))
+        loop = _Timed(settings, fabric, resume, *self._samples(settings, fabric.device))
         loop.deadline = self.deadline
         try:
             loop.run()
@@ -290,17 +291,18 @@ class Runner:
         net, card, *_ = find(folder)
         weights.write(folder / "weights.safetensors", net, card.name, card.options, card, dtype="bfloat16")
 
-    def _make(self, settings: Train, device: torch.device) -> Make | None:
-        """What makes samples: they are kept from training to training as long as the data are the same."""
+    def _samples(self, settings: Train, device: torch.device) -> tuple[Make | None, Held | None]:
+        """To train on, and to validate with: kept between trainings as long as the data are the same."""
         if not settings.machine.keep_samples:
-            return None
+            return None, None
         data = of_samples(settings.task)
         if self.pool is None or self.pool[0] != data:
             self.pool = None  # its memory is free before the new one's is taken
             gc.collect()
             source = settings.task.source("train")
-            self.pool = data, maker(source, settings.optimizer.batch, device, keep=True)
-        return self.pool[1]
+            make = maker(source, settings.optimizer.batch, device, keep=True)
+            self.pool = data, make, Held(settings.task, "val")
+        return self.pool[1:]
 
     def _evaluate(self, net: nn.Module, name: str, place: Path, about: Plain) -> Plain:
         """A row on a test set, for study.json."""

@@ -1,46 +1,30 @@
 """A test set of a study: all rows are judged by the same samples, which are made or read once."""
 
-from collections.abc import Iterable
 from functools import cached_property
-from typing import Any
-
-import torch
 
 from ppln.engine import config, portions
 from ppln.engine.evaluate import told_apart
+from ppln.engine.feed import Held
 from ppln.engine.portions import Plain
-from ppln.tasks import Source, Task
+from ppln.tasks import Task
 
 SPOTS = 8  # windows by which a folder of them is known again
 
 
-class StudySet:
-    """A source of a task's test samples, whose batches are held: every row gets the same.
+class StudySet(Held):
+    """A task's test samples.
 
     is_read: from a folder, of which the settings do not tell what is in it.
     """
 
     def __init__(self, task: Task, *, is_read: bool) -> None:
-        self.task, self.is_read = task, is_read
+        super().__init__(task, "test")
+        self.is_read = is_read
         self.settings: Plain = {
             name: value for name, value in config.plain(task).items() if name not in ("name", "folder")
         }
-        self._held: dict[tuple[int, ...], Any] = {}
         if is_read:
             len(self)  # an error now, rather than after a training
-
-    @cached_property
-    def _source(self) -> Source:
-        return self.task.source("test")
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> Any:
-        key = tuple(indices)
-        if key not in self._held:
-            self._held[key] = self._source.batch(key, device)
-        return self._held[key]
 
     def is_of(self, result: Plain) -> bool:
         """Whether a result with the same settings is of these samples.
@@ -58,5 +42,5 @@ class StudySet:
     @cached_property
     def _spots(self) -> tuple[list[int], dict[str, list[float]]]:
         spots = sorted({k * len(self) // SPOTS for k in range(SPOTS)})
-        found = told_apart(self.task.batch(self._source.batch(spots, "cpu"), None, 0))
+        found = told_apart(self.task.batch(self.source.batch(spots, "cpu"), None, 0))
         return spots, {column: values.tolist() for column, values in found.items()}

@@ -24,14 +24,14 @@ from ppln.engine.average import Average
 from ppln.engine.config import Optimizer, Train
 from ppln.engine.evaluate import evaluate
 from ppln.engine.fabric import launch, spread, unsent
-from ppln.engine.feed import Feed, Make, Order, maker
+from ppln.engine.feed import Feed, Held, Make, Order, maker
 from ppln.engine.log import Log
 from ppln.engine.norm import synchronize
 from ppln.engine.tables import need_tensorboard
 from ppln.engine.trained import find
 from ppln.engine.watch import NotFinite, first_bad
 from ppln.models import create_model
-from ppln.tasks import Batch
+from ppln.tasks import Batch, Source
 
 T = TypeVar("T")
 
@@ -52,16 +52,18 @@ class Trained(NamedTuple):
     metrics: dict[str, float]  # of the last validation
 
 
-def train(settings: Train, *, resume: bool = False, make: Make | None = None) -> Trained:
+def train(
+    settings: Train, *, resume: bool = False, make: Make | None = None, val: Source | None = None
+) -> Trained:
     """Train a network, or with `resume` go on with the run in its folder.
 
     make: what makes the training samples; by default a new `feed.maker`. One that keeps them, of the same
-    data on the same device, may serve one run after the other.
+    data on the same device, may serve one run after the other. So may val, the validation samples.
 
     Under `torchrun` every process calls this; with `devices` above 1 and no torchrun, it starts the others
     itself.
     """
-    return Loop(settings, launch(settings.machine), resume, make).run()
+    return Loop(settings, launch(settings.machine), resume, make, val).run()
 
 
 def make_optimizer(settings: Optimizer, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
@@ -95,7 +97,14 @@ def rate_factor(settings: Optimizer, step: int, steps: int, steps_per_epoch: int
 class Loop:
     """A run: what it is made of, and how it goes. `run` is the whole of it; `step` is one update."""
 
-    def __init__(self, settings: Train, fabric: Any, resume: bool, make: Make | None = None) -> None:
+    def __init__(
+        self,
+        settings: Train,
+        fabric: Any,
+        resume: bool,
+        make: Make | None = None,
+        val: Source | None = None,
+    ) -> None:
         self.settings, self.fabric = settings, fabric
         self.task, self.out = settings.task, settings.run.out
         found = self._open_folder(resume)
@@ -111,6 +120,7 @@ class Loop:
             seed=seed,
         )
         make = make or maker(source, self.order.size, fabric.device, keep=machine.keep_samples)
+        self.val = Held(self.task, "val") if val is None and machine.keep_samples else val
         self.steps = optimizer.steps or (optimizer.epochs or 0) * self.order.steps_per_epoch
 
         random.seed(seed)
@@ -258,6 +268,7 @@ class Loop:
                 self.net,
                 self.task,
                 "val",
+                source=self.val,
                 device=fabric.device,
                 rank=fabric.global_rank,
                 world=fabric.world_size,

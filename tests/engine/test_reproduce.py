@@ -19,7 +19,7 @@ from line import Lines, register, settings
 from ppln import tasks
 from ppln.engine import checkpoint, config, reproduce, trained
 from ppln.engine.budget import Reproduce, train_settings
-from ppln.engine.feed import maker
+from ppln.engine.feed import Held, maker
 from ppln.engine.studies import STUDIES, Claim, Paper, Row, Study, Table
 from ppln.engine.train import Loop, train
 from ppln.engine.trained import find, home
@@ -445,9 +445,11 @@ def test_a_row_that_diverges_does_not_stop_the_others(tmp_path):
 def test_shared_samples_change_no_bit(tmp_path):
     alone = settings(tmp_path / "alone", keep_samples=True, seed=3)
     make = maker(alone.task.source("train"), alone.optimizer.batch, torch.device("cpu"), keep=True)
-    train(settings(tmp_path / "first", keep_samples=True, seed=5), make=make)  # fills it
-    train(alone)
-    train(settings(tmp_path / "shared", keep_samples=True, seed=3), make=make)
+    val = Held(alone.task, "val")
+    train(settings(tmp_path / "first", keep_samples=True, seed=5), make=make, val=val)  # fills them
+    metrics = train(alone).metrics
+    shared = settings(tmp_path / "shared", keep_samples=True, seed=3)
+    assert train(shared, make=make, val=val).metrics == metrics
     a, b = (checkpoint.load(tmp_path / name).tensors for name in ("alone", "shared"))
     assert a.keys() == b.keys()
     for name in a:

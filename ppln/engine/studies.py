@@ -303,20 +303,19 @@ _ROWS = (
     _head("head-of-27", "t alone, frames at 27 times", {"train_times": 27}),
 )
 
-# Rows that are also to be trained with group norm in the U-Net: their rates, and weights of gradients in the
-# loss, which are still to be searched for.
+# Rows that are also trained with group norm in the U-Net: their rates, and weights of gradients in the loss.
 _GROUPED = {
     "ecir-balanced": (3e-3, 0.0),
-    "deblursr": (3e-3, 2.0),
+    "deblursr": (1e-3, 2.0),
     "unet-t-balanced": (3e-3, 0.0),
     "unet-14-balanced": (3e-3, 0.0),
-    "ppln": (1e-2, 2.0),
-    "head-plain": (3e-3, 2.0),
-    "head": (3e-3, 2.0),
-    "head-plain-around": (3e-3, 2.0),
-    "head-around": (3e-3, 0.0),
-    "head-pp": (3e-3, 2.0),
-    "head-pp-around": (3e-3, 0.0),
+    "ppln": (1e-2, 0.0),
+    "head-plain": (1e-2, 2.0),
+    "head": (1e-2, 2.0),
+    "head-plain-around": (3e-3, 0.0),
+    "head-around": (1e-2, 2.0),
+    "head-pp": (1e-2, 2.0),
+    "head-pp-around": (1e-2, 2.0),
 }
 
 _DEBLUR = Study(

@@ -305,7 +305,7 @@ _ROWS = (
 
 # Rows that are also trained with group norm in the U-Net: their rates, and weights of gradients in the loss.
 _GROUPED = {
-    "ecir-balanced": (3e-3, 0.0),
+    "ecir-balanced": (1e-3, 0.0),
     "deblursr": (1e-3, 2.0),
     "unet-t-balanced": (3e-3, 0.0),
     "unet-14-balanced": (3e-3, 0.0),

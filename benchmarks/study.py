@@ -11,9 +11,10 @@ Nothing is begun for which there is too little time, by what the row took before
 """
 
 import argparse
+import os
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,17 +97,22 @@ def portion(how: Reproduce, processes: int, add: Sequence[Path], end: float) -> 
     mp.set_start_method("spawn")
     with mp.Manager() as manager:
         shared, lock = manager.list(jobs), mp.Lock()
-        workers = [
-            mp.Process(target=work, args=(replace(how, out=folder), shared, lock, end, pool, runner.sets))
-            for folder in folders
-        ]
-        for worker in workers:
-            worker.start()
+        given = [(replace(how, out=folder), shared, lock, end, pool, runner.sets) for folder in folders]
+        workers = start(work, given)
         for worker in workers:
             worker.join(max(1, end + ENDING - time.time()))
             worker.kill()
     put_together(file)
     print(f"{len(portions.read(file)['results'])} rows and seeds are done: {file}")
+
+
+def start(work: Callable[..., None], given: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """A process for each tuple of arguments; they share the cores."""
+    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(given)))
+    workers = [mp.Process(target=work, args=args) for args in given]
+    for worker in workers:
+        worker.start()
+    return workers
 
 
 def put_together(file: Path, add: Sequence[Path] = ()) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import torch.multiprocessing as mp
-from study import STUDY, make_all
+from study import STUDY, make_all, start
 
 from ppln.engine import config
 from ppln.engine.budget import Reproduce, train_settings
@@ -168,9 +168,7 @@ def main() -> None:
     with mp.Manager() as manager:
         about, keys = config.about(command=False), manager.list(given.rows)
         search = Search(given.out, how, about, budget, make, val, mp.Lock())
-        workers = [mp.Process(target=search.rows, args=(keys,)) for _ in range(given.processes)]
-        for worker in workers:
-            worker.start()
+        workers = start(search.rows, [(keys,)] * given.processes)
         for worker in workers:
             worker.join()
     if any(worker.exitcode for worker in workers):

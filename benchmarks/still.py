@@ -12,8 +12,9 @@ still           PSNR of the surroundings, without 32 pixels around the scene
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,8 +42,15 @@ def read(sample: Sample) -> tuple[Tensor, Tensor]:
     return torch.cat([sample.histogram, sample.blurry], 1), sample.sharp[0]
 
 
-def pictures(count: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
-    """t, and both x and sharp frames: alone, and inside"""
+class Picture(NamedTuple):
+    t: Tensor
+    x: Tensor  # alone
+    sharp: Tensor
+    wide: Tensor  # the same inside
+    still: Tensor
+
+
+def pictures(count: int) -> Iterator[Picture]:
     scenes = Deblur(textures="made", height=SIDE, width=SIDE, test_samples=count).source("test")
     big = {"height": 3 * SIDE, "width": 3 * SIDE, "motion_px": 0.0, "test_samples": count}
     surroundings = Deblur(textures="made", **big).source("test")
@@ -50,17 +58,17 @@ def pictures(count: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tenso
         sample = scenes.batch([i])
         (x, sharp), (wide, still) = read(sample), read(surroundings.batch([i]))
         wide[..., MIDDLE, MIDDLE], still[..., MIDDLE, MIDDLE] = x, sharp
-        yield sample.times, x, sharp, wide, still
+        yield Picture(sample.times, x, sharp, wide, still)
 
 
 @torch.no_grad()
-def judge(network: nn.Module, count: int) -> dict[str, float]:
+def judge(network: nn.Module, scenes: Sequence[Picture]) -> dict[str, float]:
     scene = torch.zeros(SIDE, SIDE, dtype=torch.bool)
     scene[INNER, INNER] = True
     far = torch.ones(3 * SIDE, 3 * SIDE, dtype=torch.bool)
     far[NEAR, NEAR] = False
     rows = []
-    for t, x, sharp, wide, still in pictures(count):
+    for t, x, sharp, wide, still in scenes:
         alone, whole = (network(of, t)[0, :, 0] for of in (x, wide))
         inside = score(whole[:, MIDDLE, MIDDLE], sharp, scene)
         rows.append([score(alone, sharp, scene), inside, score(whole, still, far)])
@@ -72,13 +80,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("networks", nargs="+")
-    parser.add_argument("--scenes", type=int, default=24)
+    parser.add_argument("--scenes", type=int, default=12)
     given = parser.parse_args()
-    found = {}
+    scenes, found = list(pictures(given.scenes)), {}
     for name in given.networks:
         path = Path(name)
         network = weights.read(path)[0] if path.suffix else create_model(name, pretrained=True)
-        found[path.stem] = judge(network.eval(), given.scenes)
+        found[path.stem] = judge(network.eval(), scenes)
         print(path.stem, {key: round(value, 2) for key, value in found[path.stem].items()}, flush=True)
     content = {"about": config.about(command=False), "scenes": given.scenes, "psnr": found}
     given.out.write_text(json.dumps(content, indent=1) + "\n")

@@ -13,6 +13,7 @@ still           PSNR of the surroundings, without 32 pixels around the scene
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,12 +52,12 @@ class Picture(NamedTuple):
 
 
 def pictures(count: int) -> Iterator[Picture]:
-    scenes = Deblur(textures="made", height=SIDE, width=SIDE, test_samples=count).source("test")
-    big = {"height": 3 * SIDE, "width": 3 * SIDE, "motion_px": 0.0, "test_samples": count}
-    surroundings = Deblur(textures="made", **big).source("test")
+    alone = Deblur(textures="made", height=SIDE, width=SIDE, test_samples=count)
+    scenes = alone.source("test")
+    around = replace(alone, height=3 * SIDE, width=3 * SIDE, motion_px=0.0).source("test")
     for i in range(count):
         sample = scenes.batch([i])
-        (x, sharp), (wide, still) = read(sample), read(surroundings.batch([i]))
+        (x, sharp), (wide, still) = read(sample), read(around.batch([i]))
         wide[..., MIDDLE, MIDDLE], still[..., MIDDLE, MIDDLE] = x, sharp
         yield Picture(sample.times, x, sharp, wide, still)
 

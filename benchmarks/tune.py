@@ -37,14 +37,6 @@ ROWS = (
     *("unet-blind", "unet-t", "unet-14", "unet-t-residual", "unet-14-residual"),
     *("ecir", "deblursr", "eslnet", "eslnet-pp"),
     *("ppln", "ppln-released", "head-plain", "head-plain-around", "head", "head-around"),
-    *(
-        "unet-t-balanced-group",
-        "unet-14-balanced-group",
-        "ecir-balanced-group",
-        "deblursr-group",
-        "ppln-group",
-    ),
-    *("head-plain-group", "head-plain-around-group", "head-group", "head-around-group"),
 )
 RATES = (1e-3, 3e-3, 1e-2)
 EDGES = (0.0, 2.0)  # weights of gradients in the loss

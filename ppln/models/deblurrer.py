@@ -23,8 +23,7 @@ class Deblurrer(nn.Module, ABC):
     """decode(encode(prepare(x)), t): any number of frames cost one `encode`.
 
     Pictures that memory would not hold are prepared whole, and go on in tiles. A network all of which depends
-    on t has nothing to encode, and decodes x itself. Group norms look at the whole picture: they are all in
-    `encode`, if there is one.
+    on t has nothing to encode, and decodes x itself.
     """
 
     balance = False

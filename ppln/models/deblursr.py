@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ppln.models.deblurrer import EVENT_CHANNELS, Deblurrer
 from ppln.models.layout import crop, pad, repeat, silence, unit_times
-from ppln.models.unet import STRIDE, Norm, UNet
+from ppln.models.unet import STRIDE, UNet
 from ppln.nn import Potential
 from ppln.nn.layers import check_node
 
@@ -62,8 +62,7 @@ class DeblurSR(UNet, Deblurrer):
     Departures from the paper. Slopes go through tanh, as in every node here. The embedding is a learned
     linear map of sines and cosines. The U-Net takes counts of events as they are.
 
-    width: of the U-Net. features: of the vector a pixel, and of the MLP. blocks: of the MLP. norm: see
-    UNet; not in the paper.
+    width: of the U-Net. features: of the vector a pixel, and of the MLP. blocks: of the MLP.
     """
 
     def __init__(
@@ -74,13 +73,12 @@ class DeblurSR(UNet, Deblurrer):
         blocks: int = 5,
         segments: int = 20,
         temperature: float | None = None,
-        norm: Norm = "batch",
     ) -> None:
         check_node(segments, temperature)
         for name, value in (("features", features), ("blocks", blocks)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        super().__init__(EVENT_CHANNELS + 1, features, width, norm=norm)
+        super().__init__(EVENT_CHANNELS + 1, features, width)
         self.segments, self.temperature = segments, temperature
         self.place = nn.Conv2d(4 * OCTAVES, features, 1, bias=False)
         self.blocks = nn.Sequential(*(ResidualBlock(features) for _ in range(blocks)))

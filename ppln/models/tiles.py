@@ -1,14 +1,12 @@
 """A picture through a deblurring network: any number of times after one encoding, whole or in tiles.
 
-Tiles overlap and are blended, so that no seams show. They are for pictures that memory would not hold. What a
-network knows of the whole picture is the same in all of them.
+Tiles overlap and are blended, so that no seams show. They are for pictures that memory would not hold.
 
 Dimensions: T time stamps, H x W image.
 """
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ppln.models.deblurrer import Deblurrer
-from ppln.models.norms import shared_moments
 from ppln.models.unet import STRIDE
 
 AT_ONCE = 1 << 19  # pixels of frames in one call of the network, about
@@ -68,40 +65,27 @@ class Encoded:
     def _decode(self, times: Tensor) -> NDArray[np.float32]:
         if self.parts is None:
             self.parts = list(self._encode())
-        at = times[None].to(self.like.device)
-        calls = [partial(self._frames, code, at) for _, _, code in self.parts]
-        if len(calls) == 1:
-            return calls[0]().numpy()
         height, width = self.x.shape[1:]
         out = torch.zeros(len(times), height, width)
         total = torch.zeros(height, width)
-        with shared_moments(self.network, () if self._encodes else calls):
-            for (rows, columns, _), frames in zip(self.parts, calls, strict=True):
-                weight = _ramp(rows, height)[:, None] * _ramp(columns, width)
-                out[:, rows, columns] += weight * frames()
-                total[rows, columns] += weight
+        for rows, columns, code in self.parts:
+            code = _to(code, self.like.device)
+            frames = self.network.decode(code, times[None].to(self.like.device))[0, :, 0].float().cpu()
+            if len(self.parts) == 1:
+                return frames.numpy()
+            weight = _ramp(rows, height)[:, None] * _ramp(columns, width)
+            out[:, rows, columns] += weight * frames
+            total[rows, columns] += weight
         return (out / total).numpy()
-
-    def _frames(self, code: Any, times: Tensor) -> Tensor:
-        return self.network.decode(_to(code, self.like.device), times)[0, :, 0].float().cpu()
 
     def _encode(self) -> Iterator[tuple[slice, slice, Any]]:
         places = [
             (a, b) for a in _cuts(self.x.shape[1], self.tile) for b in _cuts(self.x.shape[2], self.tile)
         ]
-        calls = [partial(self._code, *place) for place in places]
-        with shared_moments(self.network, calls if self._encodes and len(calls) > 1 else ()):
-            for place, code in zip(places, calls, strict=True):
-                # One by one on the device, where memory is short.
-                yield *place, code() if len(places) == 1 else _to(code(), torch.device("cpu"))
-
-    def _code(self, rows: slice, columns: slice) -> Any:
-        return self.network.encode(self.x[None, :, rows, columns].to(self.like))
-
-    @property
-    def _encodes(self) -> bool:
-        """Whether the network encodes anything: then its group norms are there, else all is in `decode`."""
-        return type(self.network).encode is not Deblurrer.encode
+        for rows, columns in places:
+            code = self.network.encode(self.x[None, :, rows, columns].to(self.like))
+            # One by one on the device, where memory is short.
+            yield rows, columns, code if len(places) == 1 else _to(code, torch.device("cpu"))
 
 
 def _to(code: Any, device: torch.device) -> Any:

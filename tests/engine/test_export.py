@@ -18,7 +18,6 @@ from ppln.functional import use_backend
 from ppln.models import networks, weights
 from ppln.models.layout import crop, fold, pad, repeat
 from ppln.models.networks import Network
-from ppln.models.norms import Normed
 from ppln.models.weights import Card
 
 needs_onnx = pytest.mark.skipif(
@@ -27,12 +26,12 @@ needs_onnx = pytest.mark.skipif(
 
 
 class Tiny(nn.Module):
-    """Of what makes exporting hard, one of each: PP layers, a stride, padding, a norm, sizes that meet."""
+    """Of what makes exporting hard, one of each: PP layers, a stride, padding, sizes that must meet."""
 
     def __init__(self) -> None:
         super().__init__()
         self.in_channels = 2
-        self.down = Normed(ppln.nn.PPConv2d, 2, 1, 5, stride=2, padding=2)
+        self.down = ppln.nn.PPConv2d(2, 1, 5, stride=2, padding=2)
         self.up = nn.ConvTranspose2d(1, 2, 5, stride=2, padding=2, output_padding=1)
         self.last = ppln.nn.PPConv2d(4, 1, 1, normalize=False)
 

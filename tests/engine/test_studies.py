@@ -37,11 +37,13 @@ def test_rows_of_deblurring_are_tuned(tmp_path, tune):
     """They have the learning rate and the loss that benchmarks/tune.py chose."""
     file = BENCHMARKS / "results" / "tune.json"
     rows = {row.key: row for row in STUDIES["deblur"].rows}
-    for key, tried in json.loads(file.read_text())["tried"].items():
+    found = json.loads(file.read_text())["tried"]
+    assert set(found) == set(tune["ROWS"])
+    for key, tried in found.items():
         best = tune["choice"](tried, tune["in_full"](key))
         train = train_settings(STUDIES["deblur"], rows[key], 0, Reproduce(out=tmp_path))
-        found = {"learning_rate": train.optimizer.learning_rate, "edges": train.task.edges}
-        assert found == pytest.approx({name: best[name] for name in found}), key
+        has = {"learning_rate": train.optimizer.learning_rate, "edges": train.task.edges}
+        assert has == pytest.approx({name: best[name] for name in has}), key
 
 
 def test_the_study_that_is_kept_is_of_these_rows(tmp_path):

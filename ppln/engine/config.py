@@ -139,7 +139,8 @@ class Machine:
     workers: int = 0
     """Processes that make samples on a CPU. 0: they are made in the training process."""
     keep_samples: bool = False
-    """Keep every sample that was made, on the device, for the next epoch. Memory must hold them all."""
+    """Keep every sample that was made, on the device, for the next epoch, and those of validation for the
+    next one. Memory must hold them all."""
 
     def __post_init__(self) -> None:
         _settle(self)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from line import Line, Lines
 
-from ppln.engine.feed import Feed, Order, maker
+from ppln.engine.feed import Feed, Held, Order, maker
 
 CPU = torch.device("cpu")
 
@@ -109,6 +109,18 @@ def test_kept_samples_are_made_once():
         assert torch.equal(got.number, expected.number)
         assert torch.equal(got.numbers, expected.numbers)
     assert sorted(made) == list(range(9))
+
+
+def test_held_batches_are_made_once():
+    task = Line(val_samples=5)
+    held, plain = Held(task, "val"), task.source("val")
+    assert len(held) == 5
+    held.fill(2, CPU)
+    held.source.batch = None  # type: ignore[method-assign]
+    for part in ([0, 1], [2, 3], [4]):
+        assert torch.equal(held.batch(part).numbers, plain.batch(part).numbers)
+    with pytest.raises(TypeError):  # another batch would have to be made
+        held.batch([0])
 
 
 def test_what_makes_samples_is_gone_when_all_are_kept():

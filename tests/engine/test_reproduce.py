@@ -469,7 +469,8 @@ def test_samples_are_made_once_for_all_rows_and_seeds(tmp_path, monkeypatch):
     monkeypatch.setattr(Lines, "batch", counting)
     run(tmp_path / "shared")
     assert sorted(made[0, 20]) == list(range(20))
-    assert sorted(made[1000, 3]) == list(range(3))  # the test set "few", which no training validates on
+    assert sorted(made[1000, 3]) == list(range(3))  # the test set "few"
+    assert sorted(made[1000, 7]) == sorted(2 * list(range(7)))  # the test set "lines", and to validate with
     for key, value in figures(tmp_path / "alone").items():
         assert figures(tmp_path / "shared")[key] == value
 

@@ -108,7 +108,7 @@ def portion(how: Reproduce, processes: int, add: Sequence[Path], end: float) -> 
 
 def start(work: Callable[..., None], given: Sequence[tuple[Any, ...]]) -> list[Any]:
     """A process for each tuple of arguments; they share the cores."""
-    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(given)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // max(1, len(given)))))
     workers = [mp.Process(target=work, args=args) for args in given]
     for worker in workers:
         worker.start()

@@ -82,10 +82,11 @@ def evaluate(
     device = torch.device(device)
     with torch.autocast(device.type, enabled=False):
         source = task.source(split) if source is None else source
-    if not len(source):
+        available = len(source)  # in here, too: one that is held may be made only now
+    if not available:
         raise ValueError(f"split {split!r} of the task {task.name!r} has no samples")
-    count = min(len(source), limit or len(source))
-    indices = np.arange(count, dtype=np.int64) * len(source) // count
+    count = min(available, limit or available)
+    indices = np.arange(count, dtype=np.int64) * available // count
     parts = [indices[first : first + batch] for first in range(0, count, batch)]
 
     rows: list[tuple[int, dict[str, Any]]] = []  # number of the batch; arrays [B, ...] by name
@@ -117,7 +118,7 @@ def evaluate(
         found = {"index": indices[: len(found["t"])], **found}
     metrics = {name: float(value) for name, value in task.summarize(columns).items()}
     seconds = time.perf_counter() - start
-    return Evaluation(task, split, len(source), indices, data, columns, metrics, found, picture, seconds)
+    return Evaluation(task, split, available, indices, data, columns, metrics, found, picture, seconds)
 
 
 def describe(name: str, model: nn.Module, options: Mapping[str, Any], weights: Path | None) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def _as_it_is(batch: Batch) -> Batch:
 
 
 class Held:
-    """The samples of a split, for many evaluations: a source whose batches are made or read once."""
+    """The samples of a split, for many evaluations on one device: a source whose batches are made once."""
 
     def __init__(self, task: Task, split: str) -> None:
         self.task, self.split = task, split

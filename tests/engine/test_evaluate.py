@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ppln.engine import evaluate as module
 from ppln.engine.evaluate import Evaluation, describe, evaluate, write
+from ppln.engine.feed import Held
 from ppln.tasks.task import Batch, Source, Task
 
 WIDTH, TIMES = 6, 3
@@ -196,10 +197,15 @@ def test_predictions_are_those_of_the_first_samples(monkeypatch):
     assert len(evaluate(model, Follow(), "test", batch=4, predictions=99).predictions["t"]) == 5
 
 
-def test_precision_counts_for_the_network_only():
+@pytest.mark.parametrize("held", [False, True])
+def test_precision_counts_for_the_network_only(held):
     seen = {}
 
     class Looks(Follow):
+        def source(self, split: str) -> Source:
+            seen["source"] = (torch.eye(2) @ torch.eye(2)).dtype
+            return super().source(split)
+
         def batch(self, samples: Any, positions: Tensor | None, seed: int) -> Batch:
             seen["data"] = (torch.eye(2) @ torch.eye(2)).dtype
             return super().batch(samples, positions, seed)
@@ -211,8 +217,9 @@ def test_precision_counts_for_the_network_only():
 
     full = evaluate(Net(), Looks(), "test", predictions=1)
     with torch.autocast("cpu", torch.bfloat16):
-        half = evaluate(Net(), Looks(), "test", predictions=1)
-    assert seen == dict.fromkeys(("data", "judge", "prediction"), torch.float32)
+        source = Held(Looks(), "test") if held else None  # which it makes when it is first asked
+        half = evaluate(Net(), Looks(), "test", source=source, predictions=1)
+    assert seen == dict.fromkeys(("source", "data", "judge", "prediction"), torch.float32)
     assert half.predictions["prediction"].dtype == np.float32
     assert 0 < abs(half.metrics["rmse"] - full.metrics["rmse"]) < 0.01
 

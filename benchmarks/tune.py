@@ -37,8 +37,6 @@ ROWS = (
     *("unet-blind", "unet-t", "unet-14", "unet-t-residual", "unet-14-residual"),
     *("ecir", "deblursr", "eslnet", "eslnet-pp"),
     *("ppln", "ppln-released", "head-plain", "head-plain-around", "head", "head-around"),
-    *("unet-t-balanced-norm", "unet-14-balanced-norm", "ecir-balanced-norm"),
-    *("head-plain-norm", "head-plain-around-norm", "head-norm", "head-around-norm"),
 )
 RATES = (1e-3, 3e-3, 1e-2)
 EDGES = (0.0, 2.0)  # weights of gradients in the loss

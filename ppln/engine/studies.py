@@ -5,7 +5,7 @@ Rows of a study have one budget: the same samples, steps, batches and supervised
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ppln.engine.recipes import Settings
@@ -110,18 +110,6 @@ def _residual(kind: str, title: str, balance: bool = False) -> Row:
     return Row(key, title, f"deblur-unet-{kind}", options, optimizer=_rate(1e-3))
 
 
-def _normed(row: Row, rate: float, edges: float) -> Row:
-    """The same with more batch norm, which may want another rate or loss."""
-    return replace(
-        row,
-        key=f"{row.key}-norm",
-        title=f"{row.title}, batch norm everywhere",
-        options={**row.options, "norm": "all"},
-        task={**row.task, "edges": edges},
-        optimizer={**row.optimizer, **_rate(rate)},
-    )
-
-
 _SYSTEMS = (
     *("edi", "edi-balanced", "edi-best", "edi-balanced-best", "eslnet", "eslnet-pp", "ecir", "deblursr"),
     *("unet-blind", "unet-t", "unet-14", "unet-t-residual", "unet-14-residual", "ppln", "ppln-observed"),
@@ -130,188 +118,8 @@ _OTHERS = (*_SYSTEMS, "eslnet-fine", "ecir-balanced", "unet-t-balanced", "unet-1
 _RIVALS = ("edi", "eslnet", "eslnet-fine", "eslnet-pp", "ecir", "ecir-balanced", "deblursr", "ppln")
 _BEST = ("head-around", "head-pp")  # as shipped; and PP layers only, which validation scenes prefer
 _KINDS = ("", "-residual", "-balanced")
-# By how many dB our best are to be above these on scenes, all with batch norm after every layer of the U-Net.
-_WANTED = {
-    "ecir-balanced": 0.0,
-    "unet-t-balanced": 3.0,
-    "unet-14-balanced": 1.5,
-    "head-plain": 1.0,
-    "head-plain-around": 1.0,
-}
 # Against the plain head that is told the most: ours, and those of its family that validation scenes prefer.
 _TRIED = ("head-around", "head-around-10", "head-pp", "head-pp-around", "head-segments-20")
-
-_ROWS = (
-    # EDI for events that change nothing gives back the blurry frame.
-    Row("blurry", "blurry input", "deblur-edi", {"contrast": 1e-9}),
-    Row("edi", "EDI", "deblur-edi", paper=Paper(0.336, 17.822, 0.515)),
-    Row("edi-balanced", "EDI, polarities balanced", "deblur-edi", {"balance": True}),
-    Row(
-        "edi-best",
-        "EDI, with the one contrast that is best on slider",
-        "deblur-edi",
-        {"contrast": 0.35},
-    ),
-    Row(
-        "edi-balanced-best",
-        "EDI, polarities balanced, with the one contrast that is best on slider",
-        "deblur-edi",
-        {"balance": True, "contrast": 0.45},
-    ),
-    Row(
-        "eslnet",
-        "eSL-Net",
-        "deblur-eslnet",
-        {"width": 480, "stride": 8},
-        optimizer={**_CLIPPED, **_rate(3e-3)},
-        paper=Paper(0.452, 14.938, 0.282),
-    ),
-    Row(
-        "eslnet-fine",
-        "eSL-Net of 0.12 M parameters, its codes as fine as the frame",
-        "deblur-eslnet",
-        optimizer={**_CLIPPED, **_rate(1e-3)},
-    ),
-    Row(
-        "eslnet-pp",
-        "eSL-Net++",
-        "deblur-eslnet-pp",
-        {"width": 400, "stride": 8},
-        optimizer={**_CLIPPED, **_rate(1e-3)},
-        paper=Paper(0.385, 16.870, 0.363),
-    ),
-    Row(
-        "ecir",
-        "E-CIR",
-        "deblur-ecir",
-        _PLAIN,
-        optimizer=_rate(3e-3),
-        paper=Paper(0.207, 21.713, 0.609),
-    ),
-    Row(
-        "ecir-balanced",
-        "E-CIR, polarities balanced",
-        "deblur-ecir",
-        {**_PLAIN, "balance": True},
-        optimizer=_rate(3e-3),
-    ),
-    Row(
-        "deblursr",
-        "DeblurSR",
-        "deblur-deblursr",
-        {**_PLAIN, "features": 128},
-        _EDGES,
-        _rate(3e-3),
-        paper=Paper(0.161, 23.912, 0.694),
-    ),
-    Row(
-        "unet-blind",
-        "U-Net, not told the time (the paper's baseline)",
-        "deblur-unet-blind",
-        _PLAIN,
-        _EDGES,
-        _rate(2.7e-1),
-        paper=Paper(0.334, 17.834, 0.508),
-    ),
-    Row("unet-t", "U-Net, t as a channel", "deblur-unet-t", _PLAIN, optimizer=_rate(3e-2)),
-    Row("unet-14", "U-Net, 14 outputs", "deblur-unet-14", _PLAIN, optimizer=_rate(3e-2)),
-    _residual("t", "U-Net, t as a channel, added to the blurry frame"),
-    _residual("t", "U-Net, t as a channel, added, polarities balanced", balance=True),
-    _residual("14", "U-Net, 14 outputs, added to the blurry frame"),
-    _residual("14", "U-Net, 14 outputs, added, polarities balanced", balance=True),
-    _ppln(
-        "ppln",
-        "PPLN, the paper's: all layers PP, mean regressed",
-        Paper(0.152, 24.284, 0.728),
-        **_PPLN,
-        mean="regressed",
-    ),
-    _ppln("ppln-observed", "PPLN, mean observed", **_PPLN, mean="observed"),
-    _ppln("ppln-no-normalization", "PPLN, not normalised", Paper(0.264, 19.721, 0.554), **_PPLN_BARE),
-    _ppln(
-        "ppln-no-smoothing",
-        "PPLN, not smoothed",
-        Paper(0.157, 23.994, 0.718),
-        **_PPLN,
-        mean="regressed",
-        temperature=None,
-    ),
-    _ppln(
-        "ppln-released",
-        "PPLN, semantics of the released code",
-        edges=0.0,
-        **_PPLN,
-        semantics="released",
-    ),
-    _head(
-        "head-around",
-        "ours: PP head, told the events around t",
-        {"edges": 0.0},
-        around=True,
-    ),
-    _head(
-        "head-around-10",
-        "ours, told the events around t, n = 10",
-        {"edges": 0.0},
-        around=True,
-        segments=10,
-    ),
-    _head(
-        "head-unbalanced",
-        "ours, told the events around t, polarities not balanced",
-        {"edges": 0.0},
-        around=True,
-        balance=False,
-    ),
-    _head("head", "ours, told t alone: n = 6, 4 time stamps a sample"),
-    _head("head-plain", "plain head, told t alone", plain="all"),
-    _head(
-        "head-plain-around",
-        "plain head, told t and the events around it",
-        rate=1e-3,
-        plain="all",
-        around=True,
-    ),
-    _head("head-pp", "ours, told t alone, all layers of the head PP", plain="none"),
-    _head(
-        "head-pp-around",
-        "ours, told the events around t, all layers of the head PP",
-        {"edges": 0.0},
-        around=True,
-        plain="none",
-    ),
-    *(
-        _head(
-            f"head-pp-{layers}-{n}",
-            f"t alone, all PP: {layers} layers of 16 channels, n = {n}",
-            plain="none",
-            channels=16,
-            layers=layers,
-            segments=n,
-        )
-        for layers, n in _SMALL
-    ),
-    _head("head-exact-times", "t alone, exact in training", jitter=0.0),
-    _head("head-regressed", "t alone, mean regressed", mean="regressed"),
-    _head("head-no-normalization", "t alone, not normalised", mean="none"),
-    _head("head-no-smoothing", "t alone, not smoothed", temperature=None),
-    *(_head(f"head-segments-{n}", f"t alone, n = {n}", segments=n) for n in _SEGMENTS),
-    *(_head(f"head-times-{n}", f"t alone, time stamps: {n}", {"times_per_sample": n}) for n in _TIMES),
-    _head("head-of-27", "t alone, frames at 27 times", {"train_times": 27}),
-)
-
-# Rows that are also trained with batch norm after every layer of the U-Net: their rates, and weights of
-# gradients in the loss.
-_NORMED = {
-    "ecir-balanced": (3e-3, 0.0),
-    "unet-t-balanced": (3e-3, 0.0),
-    "unet-14-balanced": (3e-3, 0.0),
-    "head-plain": (3e-3, 2.0),
-    "head": (3e-3, 2.0),
-    "head-plain-around": (3e-3, 2.0),
-    "head-around": (3e-3, 2.0),
-    "head-pp": (3e-3, 2.0),
-}
 
 _DEBLUR = Study(
     settings={
@@ -335,7 +143,164 @@ _DEBLUR = Study(
         "machine": {"precision": "bf16", "channels_last": True, "keep_samples": True},
     },
     sets={"scenes": {}, "scenes-53": {"test_times": 53, "test_samples": 64}},
-    rows=(*_ROWS, *(_normed(row, *_NORMED[row.key]) for row in _ROWS if row.key in _NORMED)),
+    rows=(
+        # EDI for events that change nothing gives back the blurry frame.
+        Row("blurry", "blurry input", "deblur-edi", {"contrast": 1e-9}),
+        Row("edi", "EDI", "deblur-edi", paper=Paper(0.336, 17.822, 0.515)),
+        Row("edi-balanced", "EDI, polarities balanced", "deblur-edi", {"balance": True}),
+        Row(
+            "edi-best",
+            "EDI, with the one contrast that is best on slider",
+            "deblur-edi",
+            {"contrast": 0.35},
+        ),
+        Row(
+            "edi-balanced-best",
+            "EDI, polarities balanced, with the one contrast that is best on slider",
+            "deblur-edi",
+            {"balance": True, "contrast": 0.45},
+        ),
+        Row(
+            "eslnet",
+            "eSL-Net",
+            "deblur-eslnet",
+            {"width": 480, "stride": 8},
+            optimizer={**_CLIPPED, **_rate(3e-3)},
+            paper=Paper(0.452, 14.938, 0.282),
+        ),
+        Row(
+            "eslnet-fine",
+            "eSL-Net of 0.12 M parameters, its codes as fine as the frame",
+            "deblur-eslnet",
+            optimizer={**_CLIPPED, **_rate(1e-3)},
+        ),
+        Row(
+            "eslnet-pp",
+            "eSL-Net++",
+            "deblur-eslnet-pp",
+            {"width": 400, "stride": 8},
+            optimizer={**_CLIPPED, **_rate(1e-3)},
+            paper=Paper(0.385, 16.870, 0.363),
+        ),
+        Row(
+            "ecir",
+            "E-CIR",
+            "deblur-ecir",
+            _PLAIN,
+            optimizer=_rate(3e-3),
+            paper=Paper(0.207, 21.713, 0.609),
+        ),
+        Row(
+            "ecir-balanced",
+            "E-CIR, polarities balanced",
+            "deblur-ecir",
+            {**_PLAIN, "balance": True},
+            optimizer=_rate(3e-3),
+        ),
+        Row(
+            "deblursr",
+            "DeblurSR",
+            "deblur-deblursr",
+            {**_PLAIN, "features": 128},
+            _EDGES,
+            _rate(3e-3),
+            paper=Paper(0.161, 23.912, 0.694),
+        ),
+        Row(
+            "unet-blind",
+            "U-Net, not told the time (the paper's baseline)",
+            "deblur-unet-blind",
+            _PLAIN,
+            _EDGES,
+            _rate(2.7e-1),
+            paper=Paper(0.334, 17.834, 0.508),
+        ),
+        Row("unet-t", "U-Net, t as a channel", "deblur-unet-t", _PLAIN, optimizer=_rate(3e-2)),
+        Row("unet-14", "U-Net, 14 outputs", "deblur-unet-14", _PLAIN, optimizer=_rate(3e-2)),
+        _residual("t", "U-Net, t as a channel, added to the blurry frame"),
+        _residual("t", "U-Net, t as a channel, added, polarities balanced", balance=True),
+        _residual("14", "U-Net, 14 outputs, added to the blurry frame"),
+        _residual("14", "U-Net, 14 outputs, added, polarities balanced", balance=True),
+        _ppln(
+            "ppln",
+            "PPLN, the paper's: all layers PP, mean regressed",
+            Paper(0.152, 24.284, 0.728),
+            **_PPLN,
+            mean="regressed",
+        ),
+        _ppln("ppln-observed", "PPLN, mean observed", **_PPLN, mean="observed"),
+        _ppln("ppln-no-normalization", "PPLN, not normalised", Paper(0.264, 19.721, 0.554), **_PPLN_BARE),
+        _ppln(
+            "ppln-no-smoothing",
+            "PPLN, not smoothed",
+            Paper(0.157, 23.994, 0.718),
+            **_PPLN,
+            mean="regressed",
+            temperature=None,
+        ),
+        _ppln(
+            "ppln-released",
+            "PPLN, semantics of the released code",
+            edges=0.0,
+            **_PPLN,
+            semantics="released",
+        ),
+        _head(
+            "head-around",
+            "ours: PP head, told the events around t",
+            {"edges": 0.0},
+            around=True,
+        ),
+        _head(
+            "head-around-10",
+            "ours, told the events around t, n = 10",
+            {"edges": 0.0},
+            around=True,
+            segments=10,
+        ),
+        _head(
+            "head-unbalanced",
+            "ours, told the events around t, polarities not balanced",
+            {"edges": 0.0},
+            around=True,
+            balance=False,
+        ),
+        _head("head", "ours, told t alone: n = 6, 4 time stamps a sample"),
+        _head("head-plain", "plain head, told t alone", plain="all"),
+        _head(
+            "head-plain-around",
+            "plain head, told t and the events around it",
+            rate=1e-3,
+            plain="all",
+            around=True,
+        ),
+        _head("head-pp", "ours, told t alone, all layers of the head PP", plain="none"),
+        _head(
+            "head-pp-around",
+            "ours, told the events around t, all layers of the head PP",
+            {"edges": 0.0},
+            around=True,
+            plain="none",
+        ),
+        *(
+            _head(
+                f"head-pp-{layers}-{n}",
+                f"t alone, all PP: {layers} layers of 16 channels, n = {n}",
+                plain="none",
+                channels=16,
+                layers=layers,
+                segments=n,
+            )
+            for layers, n in _SMALL
+        ),
+        _head("head-exact-times", "t alone, exact in training", jitter=0.0),
+        _head("head-regressed", "t alone, mean regressed", mean="regressed"),
+        _head("head-no-normalization", "t alone, not normalised", mean="none"),
+        _head("head-no-smoothing", "t alone, not smoothed", temperature=None),
+        *(_head(f"head-segments-{n}", f"t alone, n = {n}", segments=n) for n in _SEGMENTS),
+        *(_head(f"head-times-{n}", f"t alone, time stamps: {n}", {"times_per_sample": n}) for n in _TIMES),
+        _head("head-of-27", "t alone, frames at 27 times", {"train_times": 27}),
+    ),
     tables=(
         Table(
             "All systems",
@@ -347,10 +312,6 @@ _DEBLUR = Study(
                 *("edi", "edi-balanced", "ecir", "ecir-balanced", "unet-t-residual", "unet-t-balanced"),
                 *("unet-14-residual", "unet-14-balanced", "head-unbalanced", "head-around"),
             ),
-        ),
-        Table(
-            "Batch norm after every layer of the U-Net, or not",
-            tuple(key for name in _NORMED for key in (name, f"{name}-norm")),
         ),
         Table("eSL-Net's size", ("eslnet", "eslnet-fine")),
         Table(
@@ -394,13 +355,6 @@ _DEBLUR = Study(
         Claim("head", "head-plain", least=1),
         *(Claim(ours, "head-plain-around", least=1) for ours in _TRIED),
         *(Claim("head-around", other) for other in _RIVALS),
-        *(
-            Claim(f"{ours}-norm", f"{theirs}-norm", set, least)
-            for ours in _BEST
-            for theirs, wanted in _WANTED.items()
-            for set, least in (("scenes", wanted), ("slider", 0.5))
-        ),
-        *(Claim(f"{name}-norm", name, set) for name in _NORMED for set in ("scenes", "slider")),
         *(Claim("head-around", other, "slider", least=0.5) for other in _OTHERS),
         *(Claim(ours, "head-plain-around", "slider", least=0.5) for ours in _TRIED),
         Claim("head-around", "unet-14", "scenes-53", metric="psnr_unseen"),

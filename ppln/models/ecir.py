@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, grid
 from ppln.models.layout import crop, interpolate, pad, silence, unit_times
-from ppln.models.unet import STRIDE, Norm, UNet
+from ppln.models.unet import STRIDE, UNet
 
 POINTS = 10  # at which the derivative is predicted: also the degree of the brightness
 HIDDEN = 16  # channels of the refinement's state
@@ -110,15 +110,13 @@ class DeblurECIR(UNet, Deblurrer):
     x and its own t alone. Both parts are trained together.
 
     refine: False leaves the polynomials as they are: their mean is the blurry frame, exactly. balance: see
-    Deblurrer; norm: see UNet; neither is in the paper.
+    Deblurrer; not in the paper.
     """
 
     antiderivatives: Tensor  # [2^13, N * N]
 
-    def __init__(
-        self, *, width: int = 64, refine: bool = True, balance: bool = False, norm: Norm = "deep"
-    ) -> None:
-        super().__init__(EVENT_CHANNELS + 1, POINTS, width, norm=norm)
+    def __init__(self, *, width: int = 64, refine: bool = True, balance: bool = False) -> None:
+        super().__init__(EVENT_CHANNELS + 1, POINTS, width)
         self.balance = balance
         silence(self.head)  # training starts from the blurry frame
         self.refinement = Refinement() if refine else None

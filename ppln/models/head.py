@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, signed_count
 from ppln.models.layout import crop, fold, pad, unit_times
-from ppln.models.unet import STRIDE, Norm, UNet
+from ppln.models.unet import STRIDE, UNet
 from ppln.nn import PPConv2d
 
 REACH = 4  # events are counted up to 1, 2, 4 and 8 bins of time before t and after it
@@ -34,7 +34,7 @@ class DeblurPPLNHead(UNet, Deblurrer):
     layer is normalised. jitter: in training layers are told t up to so many bins of time too early or late,
     so that their potentials run smoothly between the times that there are frames of; the events around t are
     exact. around: False, to compare with: the head is told t, but not what happened around it. balance: see
-    Deblurrer. norm: of the trunk, see UNet.
+    Deblurrer.
     """
 
     def __init__(
@@ -50,7 +50,6 @@ class DeblurPPLNHead(UNet, Deblurrer):
         jitter: float = 0.5,
         around: bool = True,
         balance: bool = True,
-        norm: Norm = "none",
     ) -> None:
         if layers < 2:
             raise ValueError(f"layers must be 2 or more, got {layers}")
@@ -60,7 +59,7 @@ class DeblurPPLNHead(UNet, Deblurrer):
             raise ValueError(f"plain must be 'none', 'hidden' or 'all', got {plain!r}")
         if not 0 <= jitter <= BINS:
             raise ValueError(f"jitter must be 0 to {BINS} bins, got {jitter}")
-        super().__init__(EVENT_CHANNELS + 1, 1, width, head=lambda *_: nn.Identity(), norm=norm)
+        super().__init__(EVENT_CHANNELS + 1, 1, width, head=lambda *_: nn.Identity(), norms=0)
         self.mean, self.jitter, self.balance = mean, jitter, balance
         sizes = [width // 2 + EVENT_CHANNELS + 1, *[channels] * (layers - 1), 1]
         self.layers = nn.ModuleList()

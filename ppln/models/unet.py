@@ -8,7 +8,7 @@ Dimensions: B batch, T time stamps, C channels, H x W image.
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,18 +21,15 @@ from ppln.nn.released import ReleasedConv2d, ReleasedConvTranspose2d
 
 STRIDE = 16  # of the four layers that go down
 
-Norm = Literal["all", "deep", "mixed", "none"]
-
 
 class UNet(nn.Module):
     """Four strided 5x5 layers down, two residual pairs, four transposed 5x5 layers up, one 1x1 layer.
 
-    The layers are all PP layers, to be given t, or all plain ones.
+    The layers are all PP layers, to be given t, or all plain ones. In the bottleneck, four batch norms have
+    one weight and one bias, as in the paper's network, and statistics of their own: those of all four would
+    fit none of them.
 
-    norm: where there is batch norm. "deep": in the bottleneck, where four have one weight and one bias, as in
-    the paper's network, and statistics of their own: those of all four would fit none of them; "mixed": they
-    have one, as in the authors' code. "all": after every layer but the last, each for itself; plain layers
-    only. "none".
+    norms: how many statistics there are; 1: mixed, as in the authors' code; 0: no batch norm.
     """
 
     def __init__(
@@ -43,21 +40,16 @@ class UNet(nn.Module):
         conv: Callable[..., nn.Module] = nn.Conv2d,
         conv_transpose: Callable[..., nn.Module] = nn.ConvTranspose2d,
         head: Callable[..., nn.Module] = nn.Conv2d,
-        norm: Norm = "deep",
+        norms: int = 4,
     ) -> None:
-        if norm not in get_args(Norm):
-            raise ValueError(f"norm must be one of {', '.join(map(repr, get_args(Norm)))}, got {norm!r}")
         super().__init__()
         self.in_channels = in_channels
-        if norm == "all":
-            conv, conv_transpose = partial(_normed, conv), partial(_normed, conv_transpose)
         sizes = [in_channels, width, 2 * width, 4 * width, 8 * width]
         self.encoder = nn.ModuleList(conv(a, b, 5, stride=2, padding=2) for a, b in pairwise(sizes))
         deep = sizes[-1]
         self.bottleneck = nn.ModuleList(conv(deep, deep, 3, padding=1, bias=False) for _ in range(4))
-        statistics = {"deep": 4, "mixed": 1}.get(norm, 0)
-        self.norms = nn.ModuleList(nn.BatchNorm2d(deep, affine=False) for _ in range(statistics))
-        if self.norms:
+        self.norms = nn.ModuleList(nn.BatchNorm2d(deep, affine=False) for _ in range(norms))
+        if norms:
             self.affine = _Affine(deep)
         # But for the first, what comes up is joined by the encoder's output of the same size.
         joined = [(deep, 4 * width), (8 * width, 2 * width), (4 * width, width), (2 * width, width // 2)]
@@ -83,14 +75,9 @@ class UNet(nn.Module):
         return y
 
     def _deep(self, i: int, x: Tensor, *t: Tensor | float) -> Tensor:
-        """A layer of the bottleneck, and what normalises it."""
+        """A layer of the bottleneck, normalised."""
         y = self.bottleneck[i](x, *t)
         return self.affine(fold(self.norms[i % len(self.norms)], y)) if self.norms else y
-
-
-def _normed(layer: Callable[..., nn.Module], *sizes: int, **options: Any) -> nn.Module:
-    """A layer and its batch norm, which has the bias."""
-    return nn.Sequential(layer(*sizes, **{**options, "bias": False}), nn.BatchNorm2d(sizes[1]))
 
 
 class _Affine(nn.Module):
@@ -142,7 +129,7 @@ class DeblurPPLN(UNet, Deblurrer):
             partial(conv, normalize=normalize),
             partial(conv_transpose, normalize=normalize),
             partial(conv, normalize=normalize and mean == "regressed"),
-            norm="mixed" if semantics == "released" else "deep",
+            norms=1 if semantics == "released" else 4,
         )
         self.mean, self.semantics = mean, semantics
 
@@ -172,14 +159,11 @@ class DeblurUNet(UNet, Deblurrer):
 class DeblurUNetT(UNet, Deblurrer):
     """The plain U-Net told the time: t in [0, 1] is an image of its own, after the blurry frame.
 
-    residual: it gives what to add to the blurry frame, at first nothing. balance: see Deblurrer. norm: see
-    UNet.
+    residual: it gives what to add to the blurry frame, at first nothing. balance: see Deblurrer.
     """
 
-    def __init__(
-        self, *, width: int = 192, residual: bool = False, balance: bool = False, norm: Norm = "deep"
-    ) -> None:
-        super().__init__(EVENT_CHANNELS + 2, 1, width, norm=norm)
+    def __init__(self, *, width: int = 192, residual: bool = False, balance: bool = False) -> None:
+        super().__init__(EVENT_CHANNELS + 2, 1, width)
         self.in_channels = EVENT_CHANNELS + 1  # of x; t is added here
         self.residual, self.balance = residual, balance
         if residual:
@@ -197,21 +181,15 @@ class DeblurUNet14(UNet, Deblurrer):
     """The plain U-Net with an output for each of `frames` time stamps, linspace(0, 1, frames).
 
     Between those it is interpolated linearly. residual: they are what to add to the blurry frame, at first
-    nothing. balance: see Deblurrer. norm: see UNet.
+    nothing. balance: see Deblurrer.
     """
 
     def __init__(
-        self,
-        *,
-        width: int = 192,
-        frames: int = 14,
-        residual: bool = False,
-        balance: bool = False,
-        norm: Norm = "deep",
+        self, *, width: int = 192, frames: int = 14, residual: bool = False, balance: bool = False
     ) -> None:
         if frames < 2:
             raise ValueError(f"frames must be at least 2, got {frames}")
-        super().__init__(EVENT_CHANNELS + 1, frames, width, norm=norm)
+        super().__init__(EVENT_CHANNELS + 1, frames, width)
         self.residual, self.balance = residual, balance
         if residual:
             silence(self.head)

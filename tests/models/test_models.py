@@ -250,29 +250,6 @@ def test_in_eval_mode_each_batch_norm_does_as_in_training():
     torch.testing.assert_close(model.eval()(x, 0.5), trained)
 
 
-NORMED = ("deblur-ecir", "deblur-ppln-head", "deblur-unet-14", "deblur-unet-t")
-
-
-@pytest.mark.parametrize("name", NORMED)
-def test_batch_norm_after_every_layer(name: str):
-    """Each layer of the U-Net but its last has one of its own, which has its bias, and is used once."""
-    model, calls = small(name, norm="all"), []
-    layers = [*model.encoder, *model.bottleneck, *model.decoder]
-    for layer, norm in layers:
-        assert layer.bias is None
-        norm.register_forward_hook(lambda norm, args, out: calls.append(norm))
-    with torch.no_grad():
-        model(inputs(name), 0.5)
-    assert calls == [norm for _, norm in layers]
-    assert sum(isinstance(part, nn.BatchNorm2d) for part in model.modules()) == 12
-
-
-@pytest.mark.parametrize("name", NORMED)
-def test_a_norm_that_there_is_not(name: str):
-    with pytest.raises(ValueError, match="norm must be one of 'all', 'deep', 'mixed', 'none', got 'group'"):
-        small(name, norm="group")
-
-
 @pytest.mark.parametrize("name", ["deblur-ppln", "pose-ppln", "steering-ppln"])
 def test_options_reach_every_pp_layer(name: str):
     model = small(name, segments=5, temperature=None, normalize=False)

@@ -51,8 +51,9 @@ def test_the_study_that_is_kept_is_of_these_rows(tmp_path):
     rows = {row.key: row for row in STUDIES["deblur"].rows}
     runner = reproduce.Runner(STUDIES["deblur"], Reproduce(tmp_path, textures="made+video"), print)
     folder = BENCHMARKS / "results"
-    for result in json.loads((folder / "study.json").read_text())["results"]:
-        assert result["settings"] == runner._settings(rows[result["row"]], result["seed"]), result["row"]
+    for name in ("study.json", "study-more.json"):
+        for result in json.loads((folder / name).read_text())["results"]:
+            assert result["settings"] == runner._settings(rows[result["row"]], result["seed"]), result["row"]
 
     for result in json.loads((folder / "study-rates.json").read_text())["results"]:
         settings = runner._settings(rows[result["row"]], result["seed"])

@@ -86,7 +86,7 @@ def _video(path: Path, rate: Fraction | None) -> Stream:
     read = [ffmpeg, "-v", "error", "-protocol_whitelist", "file", "-i", str(path), *frames]
     # The video is decoded twice: raw frames have no time stamps, and these have no pictures.
     listing = subprocess.run(
-        [*read, "-enc_time_base", "-1", "-f", "framecrc", "-"],
+        [*read, "-enc_time_base", "demux", "-f", "framecrc", "-"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -233,8 +233,8 @@ class _Mp4(_Writer):
         self.said = tempfile.TemporaryFile()  # noqa: SIM115
         raw = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {self.fps} -i -"
         # Players that are not told take small films to have other colours than large ones.
-        colours = "-vf scale=out_color_matrix=bt709 -colorspace bt709 -color_primaries bt709"
-        colours += " -color_trc iec61966-2-1 -pix_fmt yuv420p"
+        told = "setparams=colorspace=bt709:color_primaries=bt709:color_trc=iec61966-2-1"
+        colours = f"-vf scale=out_color_matrix=bt709,{told} -pix_fmt yuv420p"
         coded = f"{colours} -c:v libx264 -preset veryfast -crf 16 -movflags +faststart -f mp4"
         return subprocess.Popen(
             [get_ffmpeg_exe(), "-v", "error", "-y", *raw.split(), *coded.split(), f"file:{self.path}"],

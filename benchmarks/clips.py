@@ -2,7 +2,7 @@
 
     python benchmarks/clips.py FOLDER_OF_VIDEOS video
 
-Each video becomes a folder of its name with 8 grey PNG files. The networks of docs/results.md and the study
+Each video becomes a folder of its name with 8 grey PNG files. The networks and the study of docs/results.md
 had their textures from such a folder, by `--textures made+video`. The videos themselves would give the same
 textures, up to rounding, but in other scenes: a folder's pictures are drawn one by one.
 """

@@ -609,7 +609,7 @@ _COMMANDS = {
     "train": ("train a network for deblurring, steering or pose; or go on with a run", _train),
     "evaluate": ("metrics of a trained network on a data set, into files", _evaluate),
     "compare": ("two methods over seeds: intervals and paired tests", _compare),
-    "reproduce": ("the study of docs/study.md: all rows and seeds, in portions", _reproduce),
+    "reproduce": ("the study behind docs/results.md: all rows and seeds, in portions", _reproduce),
     "export": ("a trained network as one small file, ONNX or torch.export", _export),
     "info": ("what is in a recording, as text and as a picture", _info),
     "convert-recording": ("any known format into one HDF5 layout", _convert),

@@ -1,6 +1,6 @@
 """Tables of a deblurring study, in Markdown, from what engine.portions read of study.json files.
 
-    put(Path("docs/study.md"), merge([Path("a/study.json"), Path("b/study.json")]))
+    put(Path("docs/results.md"), merge([Path("a/study.json"), Path("b/study.json")]))
 
 Figures are means over seeds ± standard deviation. The paper's stand beside, in columns of their own.
 """

@@ -186,7 +186,8 @@ def test_version(monkeypatch, capsys):
     assert capsys.readouterr().out == f"ppln {ppln.__version__}\n"
 
 
-def test_missing_packages_are_named_with_the_way_to_get_them(monkeypatch):
+def test_missing_packages_are_named_with_the_way_to_get_them(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # where it makes the folder of results
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
     with pytest.raises(SystemExit, match=r"lightning_fabric.*; run: pip install 'ppln\[all\]'"):
         run(monkeypatch, "evaluate", "deblur-edi")

@@ -171,6 +171,9 @@ def work(
             runner.attempt(job.row, job.seed)
         except OutOfTime:
             return say(f"{job.row.key}, seed {job.seed}: not finished")
+        except torch.OutOfMemoryError:  # there are too many at once
+            jobs.insert(0, job)
+            return say(f"{job.row.key}, seed {job.seed}: left to others, as memory is short for so many")
         except Exception:  # the others go on
             traceback.print_exc()
         if how.device == "cuda":

@@ -1,10 +1,13 @@
 """The rows of studies: of one budget, tuned alike, and those that the results in the repository are of."""
 
 import json
+import time
+from contextlib import nullcontext
 from pathlib import Path
 from runpy import run_path
 
 import pytest
+import torch
 
 from ppln.engine import portions, reproduce
 from ppln.engine.budget import Reproduce, train_settings
@@ -31,6 +34,30 @@ def tune(monkeypatch) -> dict:
     """What benchmarks/tune.py defines."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     return run_path(str(BENCHMARKS / "tune.py"))
+
+
+@pytest.mark.parametrize(("error", "left"), [(torch.OutOfMemoryError, [1, 2]), (ValueError, [])])
+def test_a_row_for_which_memory_is_short_is_left_to_others(tmp_path, capfd, error, left):
+    """It is not lost, and there is one fewer at once; other errors are those of the row alone."""
+    study, tried = run_path(str(BENCHMARKS / "study.py")), []
+
+    class Runner:
+        def __init__(self, *_):
+            pass
+
+        def attempt(self, row, seed):
+            tried.append(seed)
+            if seed == 1:
+                raise error
+
+    work, row = study["work"], STUDIES["deblur"].rows[-1]
+    work.__globals__["Runner"] = Runner
+    jobs = [study["Job"](row, seed, 0) for seed in range(3)]
+    how = Reproduce(tmp_path / "process-0", device="cpu")
+    work(how, jobs, nullcontext(), time.time() + 60, None, {})
+    assert [job.seed for job in jobs] == left
+    assert tried == ([0, 1] if left else [0, 1, 2])
+    assert ("left to others" in capfd.readouterr().out) == bool(left)
 
 
 def test_rows_of_deblurring_are_tuned(tmp_path, tune):

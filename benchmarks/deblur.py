@@ -16,15 +16,18 @@ import torch
 from torch import nn
 
 from ppln.engine import config
+from ppln.engine.studies import STUDIES
 from ppln.models import create_model
 
 FRAMES, ROUNDS = 14, 7
 
 
 def networks(gpu: bool) -> dict[str, nn.Module]:
+    all_pp = next(row for row in STUDIES["deblur"].rows if row.key == "head-pp")
     made = {
         "deblur-ppln-head-small": create_model("deblur-ppln-head-small"),
         "deblur-ppln-head": create_model("deblur-ppln-head"),
+        "all PP, of the study": create_model(all_pp.model, **all_pp.options),
         "deblur-unet-14, width 48": create_model("deblur-unet-14", width=48),
         "deblur-edi": create_model("deblur-edi"),
     }

@@ -212,7 +212,7 @@ def _pair(word: str) -> tuple[str, Option]:
     name, equals, text = word.partition("=")
     if not (name and equals):
         raise ValueError(f"{word!r} is not NAME=VALUE, such as width=8")
-    words = {"None": None, "none": None, "True": True, "true": True, "False": False, "false": False}
+    words = {"None": None, "True": True, "true": True, "False": False, "false": False}
     if text in words:
         return name, words[text]
     for number in (int, float):

@@ -65,6 +65,13 @@ def test_options_of_the_network():
         options("--options", "widht=3")
 
 
+def test_none_is_a_word_of_its_own():
+    """Some options have it as a value; None is written None."""
+    flags = "--recipe shipped --model deblur-ppln-head --options plain=none mean=none temperature=None"
+    options = parse("deblur", flags.split())[0].model.options
+    assert options == {"plain": "none", "mean": "none", "temperature": None}
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -23,11 +23,12 @@ FRAMES, ROUNDS = 14, 7
 
 
 def networks(gpu: bool) -> dict[str, nn.Module]:
-    all_pp = next(row for row in STUDIES["deblur"].rows if row.key == "head-pp")
+    rows = {row.key: row for row in STUDIES["deblur"].rows}
     made = {
         "deblur-ppln-head-small": create_model("deblur-ppln-head-small"),
         "deblur-ppln-head": create_model("deblur-ppln-head"),
-        "all PP, of the study": create_model(all_pp.model, **all_pp.options),
+        "as shipped, of the study": create_model(rows["head-around"].model, **rows["head-around"].options),
+        "all PP, of the study": create_model(rows["head-pp"].model, **rows["head-pp"].options),
         "deblur-unet-14, width 48": create_model("deblur-unet-14", width=48),
         "deblur-edi": create_model("deblur-edi"),
     }

@@ -42,6 +42,7 @@ class Job:
     row: Row
     seed: int
     seconds: float
+    again: bool = False
 
 
 def main() -> None:
@@ -171,11 +172,12 @@ def work(
             runner.attempt(job.row, job.seed)
         except OutOfTime:
             return say(f"{job.row.key}, seed {job.seed}: not finished")
-        except torch.OutOfMemoryError:  # there are too many at once
-            jobs.insert(0, job)
-            return say(f"{job.row.key}, seed {job.seed}: left to others, as memory is short for so many")
-        except Exception:  # the others go on
+        except Exception as error:  # the others go on
             traceback.print_exc()
+            if isinstance(error, torch.OutOfMemoryError) and not job.again:
+                say(f"{job.row.key}, seed {job.seed}: once more at the end, when there may be memory for it")
+                with lock:
+                    jobs.append(replace(job, again=True))
         if how.device == "cuda":
             torch.cuda.empty_cache()
 

@@ -120,7 +120,7 @@ _RIVALS = ("edi", "eslnet", "eslnet-fine", "eslnet-pp", "ecir", "ecir-balanced",
 _BEST = ("head-around", "head-pp")
 _KINDS = ("", "-residual", "-balanced")
 # Against the plain head that is told the most: ours, and those of its family that validation scenes prefer.
-_TRIED = ("head-around", "head-around-10", "head-pp", "head-pp-around", "head-segments-20")
+_TRIED = ("head-around", "head-around-10", "head-pp", "head-pp-10", "head-pp-around", "head-segments-20")
 
 _DEBLUR = Study(
     settings={
@@ -277,6 +277,9 @@ _DEBLUR = Study(
         ),
         _head("head-pp", "ours, told t alone, all layers of the head PP", plain="none"),
         _head(
+            "head-pp-10", "ours, told t alone, all layers of the head PP, n = 10", plain="none", segments=10
+        ),
+        _head(
             "head-pp-around",
             "ours, told the events around t, all layers of the head PP",
             {"edges": 0.0},
@@ -319,7 +322,7 @@ _DEBLUR = Study(
             "The head: PP or plain, with or without the events around t",
             (
                 *("head-plain", "head", "head-plain-around", "head-around", "head-around-10", "head-pp"),
-                "head-pp-around",
+                *("head-pp-10", "head-pp-around"),
                 *(f"head-pp-{layers}-{n}" for layers, n in _SMALL),
             ),
         ),

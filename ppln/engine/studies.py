@@ -116,7 +116,8 @@ _SYSTEMS = (
 )
 _OTHERS = (*_SYSTEMS, "eslnet-fine", "ecir-balanced", "unet-t-balanced", "unet-14-balanced", "head-plain")
 _RIVALS = ("edi", "eslnet", "eslnet-fine", "eslnet-pp", "ecir", "ecir-balanced", "deblursr", "ppln")
-# As shipped; and PP layers only, the best by validation of those that lose less than 0.3 dB at unseen times.
+# As shipped; and PP layers only, the best by validation of those that have one budget and lose less than
+# 0.3 dB at unseen times.
 _BEST = ("head-around", "head-pp")
 _KINDS = ("", "-residual", "-balanced")
 # Against the plain head that is told the most: ours, and those of its family that validation scenes prefer.

@@ -91,7 +91,7 @@ def draw_strip(scene: Scene) -> bytes:
     with _style(dark=False):
         columns = (scene.blurry, *scene.methods, scene.truth)
         height, width = scene.truth.frames.shape[1:]
-        figure = _figure(2.2 * len(columns), 2.2 * 2 * len(MIDDLES) * height / width + 0.4)
+        figure = _figure(2.2 * len(columns) + 0.7, 2.2 * 2 * len(MIDDLES) * height / width + 0.4)
         axes = figure.subplots(2 * len(MIDDLES), len(columns))
         for column, method in zip(axes.T, columns, strict=True):
             column[0].set_title(method.title)
@@ -100,9 +100,9 @@ def draw_strip(scene: Scene) -> bytes:
                 for ax, part in ((column[2 * k], frame), (column[2 * k + 1], frame[scene.crop])):
                     ax.imshow(part, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
                     ax.set(xticks=[], yticks=[])
-        for k, middle in enumerate(MIDDLES):
-            axes[2 * k, 0].set_ylabel(f"t = {middle}")
-            axes[2 * k + 1, 0].set_ylabel("enlarged")
+        labels = [label for middle in MIDDLES for label in (f"t = {middle}", "enlarged")]
+        for ax, label in zip(axes[:, 0], labels, strict=True):
+            ax.set_ylabel(label, rotation="horizontal", ha="right", va="center")  # rows may be low
         return _saved(figure, 130)
 
 

@@ -84,6 +84,7 @@ def _import_first(name: str) -> None:
         os._exit(130)
 
     alone = threading.current_thread() is threading.main_thread()
+    alone = alone and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # as of `ppln ... &` in a script
     before = signal.signal(signal.SIGINT, end) if alone else None
     try:
         import torch  # noqa: F401
@@ -199,8 +200,8 @@ def _deblur(arguments: list[str]) -> None:
             play_fps: Frames per second that the film plays.
             project: Add to the frames of an exposure what makes their mean the blurry frame.
             keep_hot_pixels: Keep events of pixels that fire ten times as often as their neighbours.
-            tile: Side of tiles, a multiple of 16. Default: tiles only of large pictures, or where memory is
-                short.
+            tile: Side of tiles, a multiple of 16, at least 128. Default: tiles only of large pictures, or
+                where memory is short.
             device: Where to compute; auto: cuda where there is one.
             overwrite: Replace films that exist.
             format: Read the recording as this format; by default the content tells.

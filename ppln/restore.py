@@ -103,7 +103,7 @@ def _read(file: Path) -> NDArray:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file) as image:
-                shortened = _is_shortened(image)
+                shortened, is_ppm = _is_shortened(image), image.format == "PPM"
             count = imageio.improps(file, plugin="pillow", index=...).n_images
             mode = imageio.immeta(file, plugin="pillow", index=0)["mode"]
             how = {"mode": "RGB"} if mode in CONVERTED else {}
@@ -120,8 +120,8 @@ def _read(file: Path) -> NDArray:
         raise ValueError(
             f"{file} has colours of 16 bits, of which Pillow reads 8; give 8 bits, or grey of 16 bits"
         )
-    if pixels.ndim == 2:
-        return pixels
+    if pixels.ndim == 2:  # of grey PGM's 16 bits Pillow makes 32
+        return pixels.astype(np.uint16) if is_ppm and pixels.dtype == np.int32 else pixels
     return pixels[..., :3] if pixels.shape[2] > 2 else pixels[..., 0]
 
 

@@ -171,6 +171,14 @@ def test_simulate(monkeypatch, tmp_path, capsys):
         ("bench node --batch 0", "batch is 0; give 1 or more"),
         ("train deblur --batch x", "Error parsing --batch: invalid literal for int.*; see ppln train deblur"),
         ("evaluate deblur-edi --data windows", "windows need the folder"),
+        (
+            "evaluate deblur-edi --data windows --folder . --height 32",
+            "height is 32, which this data set has no use for; leave it out",
+        ),
+        (
+            "train deblur --data windows --folder . --no-davis",
+            "davis is False, which this data set has no use for; leave it out",
+        ),
         ("demo --scene -1", "scene is -1; give a number from 0"),
     ],
 )

@@ -38,9 +38,19 @@ def test_what_fails_leaves_all_as_it_was(before, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"), put_in_place(path) as aside:
+    message = r"a\.json cannot be written \(No space left on device\); make room, or choose another place$"
+    with pytest.raises(OSError, match=message), put_in_place(path) as aside:
         aside.write_text("whole, but not on the disk")
     assert [file.read_text() for file in tmp_path.iterdir()] == ([before] if before else [])
+
+
+def test_errors_name_the_file_that_is_meant(tmp_path):
+    path = tmp_path / "a.json"
+    message = r"a\.json cannot be written \(No such file or directory\); choose another place$"
+    with pytest.raises(OSError, match=message), put_in_place(path) as aside:
+        aside.open("r+")
+    with pytest.raises(FileNotFoundError, match="source"), put_in_place(path):
+        (tmp_path / "source").read_text()  # of what is read meanwhile
 
 
 def test_what_exists_is_kept_unless_told(tmp_path):

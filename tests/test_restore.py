@@ -263,7 +263,7 @@ def test_large_pictures_are_tiled(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA"), RuntimeError("x: can't allocate memory: y")]
+    "error", [torch.OutOfMemoryError("CUDA"), RuntimeError("x: can't allocate memory: y"), MemoryError()]
 )
 def test_short_memory_makes_smaller_tiles(error, monkeypatch):
     network = Convolved()
@@ -455,6 +455,9 @@ def test_tiffs_and_ppms_of_16_bits(planes, tmp_path):
     for name in ("deep.tif", "deep.ppm"):
         with pytest.raises(ValueError, match=rf"{name} has colours of 16 bits"):
             picture_recording(tmp_path / name, made().events)
+    (tmp_path / "grey.pgm").write_bytes(b"P5 24 20 65535\n" + image[..., 0].astype(">u2").tobytes())
+    frames = picture_recording(tmp_path / "grey.pgm", made().events).frames
+    assert (frames.images.dtype, frames.images.min(), frames.images.max()) == (np.uint16, 2900, 2900)
     Image.fromarray(np.zeros((20, 24), np.float32)).save(tmp_path / "float.tif")
     with pytest.raises(ValueError, match=r"float.tif cannot be a frame: .*float32"):
         picture_recording(tmp_path / "float.tif", made().events)

@@ -27,8 +27,8 @@ import numpy as np
 from ppln.datasets import hqf
 from ppln.datasets.windows import FORMAT, MANIFEST, VERSION, Entry, Manifest, Protocol, Window, iter_windows
 from ppln.events.events import whole
-from ppln.events.io import RecordingError, detect, require
-from ppln.events.io.hdf5 import attribute, opened
+from ppln.events.io import RecordingError, detect
+from ppln.events.io.hdf5 import attribute, created, opened
 from ppln.files import alone, make_folder, put_in_place
 
 ARRAYS = Window._fields
@@ -315,9 +315,8 @@ def _write(job: _Job, origin: dict[str, Any]) -> None:
 
 def _fill(path: Path, job: _Job, origin: dict[str, Any], counts: type[np.unsignedinteger]) -> bool:
     """Write all windows; False: a count of events does not fit its type."""
-    h5py = require("h5py", "h5py>=3.10", "to write windows")
     events = 0
-    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+    with created(path) as (file, check):
         for n, window in enumerate(iter_windows(job.source, job.frames_per_blur)):
             if fault := _fault_of_size(job.source, window.frames.shape[1:], job.sizes):
                 raise ValueError(fault)
@@ -330,6 +329,7 @@ def _fill(path: Path, job: _Job, origin: dict[str, Any], counts: type[np.unsigne
                     file.create_dataset(name, dtype=array.dtype, chunks=(1, *array.shape), **shape, **STORED)
                 file[name].resize(n + 1, axis=0)
                 file[name][n] = array
+            check()
         # Text of fixed length lies in the header of its object, under its checksum.
         file.attrs.update({"format": np.bytes_(FORMAT), "version": VERSION, "events": events})
         file.attrs["frames_per_blur"] = job.frames_per_blur

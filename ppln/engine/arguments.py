@@ -93,6 +93,7 @@ def parse(task: str, arguments: Sequence[str]) -> tuple[Train, Invocation]:
     if before is not None:
         over = merge(over, {"run": {"out": str(out)}})  # the folder may have moved
     config = build(Train, merge(plain(base), over))
+    refuse_idle(config.task, arguments)
     if before is not None:
         check_resumable(before, config)
     _check_options(config.model)
@@ -223,9 +224,21 @@ def _pair(word: str) -> tuple[str, Option]:
     return name, text
 
 
+def _flags(arguments: Sequence[str]) -> set[str]:
+    return {word.split("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
+
+
+def refuse_idle(task: Task, arguments: Sequence[str]) -> None:
+    """What is asked for on the command line, and would change nothing, is an error."""
+    for name in task.idle:
+        if {name, f"no_{name}"} & _flags(arguments):
+            value = getattr(task, name)
+            raise ValueError(f"{name} is {value}, which this data set has no use for; leave it out")
+
+
 def _given(sections: dict[str, dict[str, Any]], arguments: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The values whose flags are on the command line."""
-    flags = {word.split("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
+    flags = _flags(arguments)
     given = {
         section: {name: plain(value) for name, value in values.items() if {name, f"no_{name}"} & flags}
         for section, values in sections.items()

@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import torch
 
 from ppln import tasks
-from ppln.files import put_in_place
+from ppln.files import make_folder, put_in_place
 from ppln.models import list_models
 from ppln.models.networks import NETWORKS
 from ppln.tasks import Task
@@ -159,7 +159,7 @@ class Run:
     seed: int = 0
     """Of new weights, the order of samples and all that is random about them."""
     log_every: int = 10
-    """Steps from one line of the log to the next."""
+    """Steps from one row of train.csv to the next. The log has a line of each, but one in 5 s at most."""
     validate_every: int = 500
     """Steps from one validation to the next; there is one at the end."""
     checkpoint_every: int = 500
@@ -415,7 +415,7 @@ def write(path: Path, config: Train, about: Mapping[str, Any]) -> None:
     yaml, _, dumper = _yaml()
     values = {**plain(config), "about": dict(about)}
     text = yaml.dump(values, Dumper=dumper, sort_keys=False, width=110)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with put_in_place(path) as aside:
         aside.write_text(text, encoding="utf-8")
 

@@ -90,8 +90,10 @@ def _trace(model: nn.Module) -> torch.export.ExportedProgram:
 
 
 def _save_program(program: torch.export.ExportedProgram, card: Card, path: Path) -> _Program:
-    torch.export.save(program, path, extra_files={"card.md": card.markdown()})
-    return torch.export.load(path).module()
+    with path.open("wb") as out:  # torch warns of names that do not end in .pt2
+        torch.export.save(program, out, extra_files={"card.md": card.markdown()})
+    with path.open("rb") as written:
+        return torch.export.load(written).module()
 
 
 def _save_onnx(program: torch.export.ExportedProgram, card: Card, path: Path) -> _Program:

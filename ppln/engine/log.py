@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.engine.tables import Appended, Curves, Table, png, replace
+from ppln.files import make_folder
 
 _LINE_EVERY_S = 5.0
 _BAR_EVERY_S = 0.25
@@ -42,7 +43,7 @@ class Log:
         self, out: Path, *, total_steps: int, steps_per_epoch: int, tensorboard: bool, first_step: int
     ) -> None:
         self._out, self._total_steps, self._steps_per_epoch = out, total_steps, steps_per_epoch
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         self._curves = Curves(out / "tensorboard", first_step) if tensorboard else None
         self._text = Appended(out / "log.txt")
         self._train = Table(out / "train.csv", first_step)

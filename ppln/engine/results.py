@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ppln.engine import compare, config, portions
-from ppln.engine.arguments import ask, need_tyro
+from ppln.engine.arguments import ask, need_tyro, refuse_idle
 from ppln.engine.config import Machine
 from ppln.engine.evaluate import Evaluation, as_json, describe, evaluate, write
 from ppln.engine.fabric import launch
@@ -60,7 +60,9 @@ def parse(network: Network, name: str, arguments: Sequence[str]) -> tuple[Evalua
         "of a file or a name, they are the task's own."
     )
     config = (tyro.conf.OmitArgPrefixes,)
-    return ask(both, f"ppln evaluate {name}", arguments, description=description, config=config)
+    how, task = ask(both, f"ppln evaluate {name}", arguments, description=description, config=config)
+    refuse_idle(task, arguments)
+    return how, task
 
 
 def evaluate_network(

@@ -51,7 +51,10 @@ def new_empty(like: Tensor, shape: Sequence[int], strides: Sequence[int], dtype:
 
 def _new(size: int) -> mmap.mmap:
     # Private: a child process must get copies, not the same memory.
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory

@@ -53,6 +53,8 @@ class DeblurPPLNHead(UNet, Deblurrer):
     ) -> None:
         if layers < 2:
             raise ValueError(f"layers must be 2 or more, got {layers}")
+        if channels < 1:
+            raise ValueError(f"channels must be 1 or more, got {channels}")
         if mean not in ("observed", "regressed", "none"):
             raise ValueError(f"mean must be 'observed', 'regressed' or 'none', got {mean!r}")
         if plain not in ("none", "hidden", "all"):

@@ -184,7 +184,7 @@ def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         header = None if text is None else json.loads(text)
     except (SafetensorError, ValueError) as error:
         raise ValueError(
-            f"{path} is damaged, or no file of safetensors ({error}); give one that `ppln export` wrote"
+            f"{path} is damaged, or no file of safetensors ({error}); give a .safetensors of `ppln export`"
         ) from None
     if not isinstance(header, dict):
         raise ValueError(f"{path} does not say what network it is of; make one with `ppln export`")

@@ -1,5 +1,6 @@
 """Films of frames: mp4, gif, or a folder of pictures; and two pictures beside each other."""
 
+import re
 import secrets
 import shutil
 import subprocess
@@ -91,7 +92,10 @@ class Film:
         """A folder that there may be already; it is then kept, with its mode, or what is mounted there."""
         if self._kind is not _Folder or not self._place.is_dir():
             return False
-        return all(file == self._aside for file in self._place.iterdir())
+        aside = re.compile(
+            rf"\.{re.escape(self._place.name)}\.[0-9a-f]{{8}}"
+        )  # ours, or of one that was killed
+        return all(aside.fullmatch(file.name) for file in self._place.iterdir())
 
     def __enter__(self) -> Self:
         with self._named():

@@ -27,6 +27,10 @@ from ppln.tasks import pictures
 from ppln.tasks.task import Batch, Source, Task, check_data, draw_times, length_of, pick
 
 FRAMES = BINS + 1
+_OF_SCENES = (
+    *("height", "width", "train_samples", "val_samples", "test_samples"),
+    *("textures", "motion_px", "substeps", "davis", "slow", "data_seed"),
+)
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,10 @@ class Deblur(Task):
             raise ValueError(f"edges is {self.edges}; give a finite number, 0 or more")
         if not 0 <= self.motion_px < math.inf:
             raise ValueError(f"motion_px is {self.motion_px}; give a finite number, 0 or more")
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        return () if self.data == "scenes" else _OF_SCENES
 
     def source(self, split: str) -> Source:
         if self.folder is not None:

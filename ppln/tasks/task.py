@@ -45,6 +45,11 @@ class Task(ABC):
     models: ClassVar[str]  # how the names of its networks begin
     metrics: ClassVar[Mapping[str, str]]  # name -> "lower" or "higher" is better; the first decides
 
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Settings that its data set has no use for."""
+        return ()
+
     @abstractmethod
     def source(self, split: str) -> Source:
         """The samples of "train", "val" or "test"."""

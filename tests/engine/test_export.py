@@ -110,8 +110,9 @@ assert not any(name.split(".")[0] == "ppln" for name in sys.modules)
 """
 
 
-def test_program_runs_with_torch_alone(tiny: Path, tmp_path: Path):
+def test_program_runs_with_torch_alone(tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     done = export(tiny, tmp_path / "a.pt2")
+    assert capfd.readouterr().err == ""
     assert done.difference < 1e-5
     given = [inputs(2, *size) for size in SIZES]
     torch.save(given, tmp_path / "given")

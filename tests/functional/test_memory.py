@@ -1,5 +1,6 @@
 """Large results in kept memory: reused when nobody holds it, never while somebody does."""
 
+import errno
 import gc
 import os
 from math import prod
@@ -35,6 +36,17 @@ def test_shape_and_type():
         assert x.is_contiguous()
         x.fill_(1.5)
         assert (x == 1.5).all()
+
+
+def test_too_little_is_a_memory_error(monkeypatch):
+    """Which those who can do with less catch; mmap calls it an OSError."""
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(memory.mmap, "mmap", refuse)
+    with pytest.raises(MemoryError):
+        new()
 
 
 def test_memory_is_used_again_when_the_last_view_is_gone():

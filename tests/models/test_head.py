@@ -166,6 +166,11 @@ def test_it_learns_a_scene(mean):
 def test_bad_options():
     with pytest.raises(ValueError, match="layers must be 2 or more, got 1"):
         small(layers=1)
+    with pytest.raises(ValueError, match="channels must be 1 or more, got 0"):
+        small(channels=0)
+    for width in (1, 0, "x"):
+        with pytest.raises(ValueError, match=f"width must be a whole number of 2 or more, got {width!r}"):
+            small(width=width)
     with pytest.raises(ValueError, match="mean must be 'observed', 'regressed' or 'none', got 'mean'"):
         small(mean="mean")
     with pytest.raises(ValueError, match="plain must be 'none', 'hidden' or 'all', got True"):

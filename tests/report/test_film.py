@@ -172,6 +172,13 @@ def test_an_empty_folder_is_kept_as_it_is(tmp_path):
     assert list(tmp_path.iterdir()) == [folder]
 
 
+def test_what_a_killed_film_left_in_an_empty_folder_hinders_none(tmp_path):
+    folder = tmp_path / "out"
+    (folder / ".out.0123abcd").mkdir(parents=True)
+    write(folder, smooth(frames=2))
+    assert sum(file.suffix == ".png" for file in folder.iterdir()) == 2
+
+
 def test_two_films_of_one_process_keep_apart(tmp_path):
     """What a killed one left aside hinders none that has its process number, as in containers."""
     names = []

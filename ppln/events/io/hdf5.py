@@ -5,10 +5,11 @@ lie in its "global heap": there it crashes or never returns, as its version goes
 pass through it: `byte_rows` reads the heap itself, by the HDF5 file format specification.
 """
 
+import io
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import ceil, prod
 from pathlib import Path
@@ -42,6 +43,44 @@ def opened(path: Path) -> Iterator[Any]:
         raise RecordingError(f"{path} is damaged or cut short: {error}") from error
     except (ValueError, OverflowError) as error:
         raise RecordingError(f"{path}: {error}") from error
+
+
+@contextmanager
+def created(path: Path) -> Iterator[tuple[Any, Callable[[], None]]]:
+    """A new h5py.File to write; and what raises the error of the first write that failed, if one did.
+
+    It is asked for between writes, and once more when the file is closed.
+    """
+    h5py = require("h5py", "h5py>=3.10", "to write HDF5")
+    with _Sink(path, "w+b") as sink:
+        try:
+            with h5py.File(sink, "w", libver=("v110", "v110")) as file:
+                yield file, sink.check
+        finally:
+            sink.check()
+
+
+class _Sink(io.FileIO):
+    """A file that does not tell who writes to it that a write failed, as on a full disk.
+
+    Some that fail libhdf5 does not report, such as those of what it had kept back; and after one, it crashes.
+    """
+
+    failed: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        try:
+            while len(left) and self.failed is None:
+                left = left[super().write(left) or 0 :]
+        except OSError as error:
+            self.failed = OSError(error.errno, error.strerror, self.name)
+        return size
+
+    def check(self) -> None:
+        if self.failed is not None:
+            raise self.failed
 
 
 def holds(path: Path, head: bytes, *names: str) -> bool:

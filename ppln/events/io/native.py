@@ -6,7 +6,7 @@ damaged file is an error, never other numbers.
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events
-from ppln.events.io import Header, Options, Packet, RecordingError, detect, iter_packets, require
+from ppln.events.io import Header, Options, Packet, RecordingError, detect, iter_packets
 from ppln.events.io.hdf5 import (
     SIGNATURE,
     attribute,
     check_length,
+    created,
     dataset,
     datasets,
     header,
@@ -258,12 +259,13 @@ class _Column:
 
 
 def _write(path: Path, recording: Iterator[Packet], source_format: str, compression: int) -> Counts:
-    h5py = require("h5py", "h5py>=3.10", "to write HDF5")
-    with h5py.File(path, "w", libver=("v110", "v110")) as file:
-        return _fill(file, recording, source_format, compression)
+    with created(path) as (file, check):
+        return _fill(file, check, recording, source_format, compression)
 
 
-def _fill(file: Any, recording: Iterator[Packet], source_format: str, compression: int) -> Counts:
+def _fill(
+    file: Any, check: Callable[[], None], recording: Iterator[Packet], source_format: str, compression: int
+) -> Counts:
     first = next(recording, None)
     if not isinstance(first, Header):
         raise ValueError(f"the first packet is {type(first).__name__}, not Header; give what a reader gives")
@@ -280,6 +282,7 @@ def _fill(file: Any, recording: Iterator[Packet], source_format: str, compressio
             if name not in columns:
                 columns[name] = _Column(file, name, values, compression)
             columns[name].append(values)
+        check()
     for column in columns.values():
         column.flush()
     rows = {name: column.rows for name, column in columns.items()}

@@ -255,6 +255,29 @@ def test_an_error_while_writing_leaves_what_was_there(tmp_path):
         native.write_recording(some_recording(), tmp_path / "nowhere/some.h5")
 
 
+@pytest.mark.parametrize("room", [0.01, 0.3, 0.6, 0.9, 0.99])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_full_disk_is_told_and_leaves_what_was_there(tmp_path, room, before):
+    """libhdf5 says nothing of some writes that fail, and crashes afterwards: hence a process of its own."""
+    recording, path = some_recording(200_000), tmp_path / "a.h5"
+    native.write_recording(recording, path)
+    limit, old = int(path.stat().st_size * room), path.read_bytes()
+    if not before:
+        path.unlink()
+    code = (
+        "import resource, sys; sys.path.insert(0, sys.argv[1]); from test_native import *\n"
+        "recording = some_recording(200_000)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)\n"
+        "try: native.write_recording(recording, sys.argv[2], overwrite=True)\n"
+        "except OSError as error: print(error)\n"
+    )
+    given = [sys.executable, "-c", code, Path(__file__).parent, path, str(limit)]
+    done = subprocess.run(given, capture_output=True, text=True)
+    expected = f"{path} cannot be written (File too large); choose another place\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [old] * before
+
+
 def test_a_process_killed_while_writing_leaves_what_was_there(tmp_path):
     old, new = tmp_path / "old.h5", tmp_path / "new.h5"
     native.write_recording(some_recording(), old)

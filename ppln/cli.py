@@ -127,7 +127,7 @@ def _explain(error: BaseException, name: str) -> tuple[str, int]:
         return text, 1
     if kind == "OutOfMemoryError" or isinstance(error, MemoryError) or "can't allocate memory" in text:
         advice = _LESS_MEMORY.get(name, "give it less at a time")
-        return f"out of memory; {advice} ({text[:160]})", 1
+        return f"out of memory; {advice}" + f" ({text[:160]})" * bool(text), 1
     return "", 1
 
 

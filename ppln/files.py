@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -26,18 +26,13 @@ def put_in_place(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
         aside.replace(path)
         sync(path.parent)
     except OSError as error:
-        if error.errno not in FULL and error.filename not in (aside, str(aside)):
+        if error.errno not in _FULL and error.filename not in (aside, str(aside)):
             raise  # of something else, such as what is read meanwhile
-        raise cannot_write(path, error) from None
+        advice = "make room, or " if error.errno in _FULL else ""
+        raise OSError(f"{path} cannot be written ({error.strerror}); {advice}choose another place") from None
     finally:
         with suppress(OSError):  # where nothing can be written, there is nothing
             aside.unlink()
-
-
-def cannot_write(path: Path, error: OSError) -> OSError:
-    """The same error, with the name that is meant and what to do."""
-    advice = "make room, or " if error.errno in FULL else ""
-    return OSError(f"{path} cannot be written ({error.strerror or error}); {advice}choose another place")
 
 
 def _refuse_existing(path: Path, overwrite: bool) -> None:

@@ -43,8 +43,8 @@ class UNet(nn.Module):
         norms: int = 4,
     ) -> None:
         super().__init__()
-        if not isinstance(width, int) or width < 2:
-            raise ValueError(f"width must be a whole number of 2 or more, got {width!r}")
+        if width < 2:
+            raise ValueError(f"width must be 2 or more, got {width}")
         self.in_channels = in_channels
         sizes = [in_channels, width, 2 * width, 4 * width, 8 * width]
         self.encoder = nn.ModuleList(conv(a, b, 5, stride=2, padding=2) for a, b in pairwise(sizes))

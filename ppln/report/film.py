@@ -92,9 +92,8 @@ class Film:
         """A folder that there may be already; it is then kept, with its mode, or what is mounted there."""
         if self._kind is not _Folder or not self._place.is_dir():
             return False
-        aside = re.compile(
-            rf"\.{re.escape(self._place.name)}\.[0-9a-f]{{8}}"
-        )  # ours, or of one that was killed
+        # What is written aside, by us or by one that was killed, does not count.
+        aside = re.compile(rf"\.{re.escape(self._place.name)}\.[0-9a-f]{{8}}")
         return all(aside.fullmatch(file.name) for file in self._place.iterdir())
 
     def __enter__(self) -> Self:

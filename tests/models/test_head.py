@@ -168,9 +168,8 @@ def test_bad_options():
         small(layers=1)
     with pytest.raises(ValueError, match="channels must be 1 or more, got 0"):
         small(channels=0)
-    for width in (1, 0, "x"):
-        with pytest.raises(ValueError, match=f"width must be a whole number of 2 or more, got {width!r}"):
-            small(width=width)
+    with pytest.raises(ValueError, match="width must be 2 or more, got 1"):
+        small(width=1)
     with pytest.raises(ValueError, match="mean must be 'observed', 'regressed' or 'none', got 'mean'"):
         small(mean="mean")
     with pytest.raises(ValueError, match="plain must be 'none', 'hidden' or 'all', got True"):

@@ -587,6 +587,7 @@ def _export(arguments: list[str]) -> None:
         out: Path,
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         ema: bool = True,
+        overwrite: bool = False,
     ) -> None:
         """Write a trained network for use: .safetensors (small, with its card), .onnx or .pt2 (torch.export).
 
@@ -595,8 +596,9 @@ def _export(arguments: list[str]) -> None:
             out: The file to write; its suffix says what.
             dtype: Of the weights in a .safetensors file.
             ema: Take the running average of the weights where the run kept one.
+            overwrite: Replace a file that exists.
         """
-        made = export(source, out, dtype=dtype, ema=ema)
+        made = export(source, out, dtype=dtype, ema=ema, overwrite=overwrite)
         print(f"wrote {made.path}, {made.size_bytes / 2**20:.1f} MiB")
         print(f"checked: it differs from the network by {made.difference:.1e} of the largest output, at most")
 

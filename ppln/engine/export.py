@@ -6,8 +6,8 @@
 
 The last two are called with x [B, C, H, W] and t [B, T], for any B and T, and H and W of at least 17: below,
 the deepest layers of a U-Net are one pixel high or wide, which torch.export treats as a case of its own. They
-do not check that t is in [0, 1]. Their nodes are the reference, made of operations that everyone has. A file
-is loaded and compared with the network before it gets its name.
+do not check that t is in [0, 1]. Their nodes are the reference, made of operations that everyone has. Each is
+loaded and compared with the network before it gets its name.
 
 Dimensions: B batch, T time stamps, C channels, H x W image.
 """
@@ -43,7 +43,14 @@ class Exported(NamedTuple):
     difference: float  # to the network, over the largest output; of .safetensors, what rounding does
 
 
-def export(source: Path | str, out: Path | str, *, dtype: Dtype = "float32", ema: bool = True) -> Exported:
+def export(
+    source: Path | str,
+    out: Path | str,
+    *,
+    dtype: Dtype = "float32",
+    ema: bool = True,
+    overwrite: bool = False,
+) -> Exported:
     """Write the network of a run, of one of its checkpoints or of a small file, in the form `out` ends with.
 
     dtype: of weights in a .safetensors file; the others have float32.
@@ -59,11 +66,11 @@ def export(source: Path | str, out: Path | str, *, dtype: Dtype = "float32", ema
     network = find(source, ema=ema)
     model, card = network.net, network.card
     if out.suffix == ".safetensors":
-        card = weights.write(out, model, card.name, card.options, card, dtype=dtype)
+        card = weights.write(out, model, card.name, card.options, card, dtype=dtype, overwrite=overwrite)
         difference = _compare(weights.read(out)[0], model)
     else:
         save = _save_onnx if out.suffix == ".onnx" else _save_program
-        with put_in_place(out) as aside:
+        with put_in_place(out, overwrite=overwrite) as aside:
             difference = _compare(save(_trace(model), card, aside), model)
             if not difference <= TOLERANCE:
                 raise ValueError(

@@ -98,10 +98,11 @@ def write(
     card: Card,
     *,
     dtype: Dtype = "float32",
+    overwrite: bool = True,
 ) -> Card:
     """Write the weights of a network, which is create_model(name, **options), with what is known of them.
 
-    The file is there whole or not at all; one of this name is replaced. Gives the card as it was written.
+    The file is there whole or not at all. Gives the card as it was written.
     """
     path = Path(path)
     if path.suffix != SUFFIX:
@@ -126,7 +127,7 @@ def write(
     from safetensors.torch import save
 
     content = save(tensors, {_KEY: json.dumps(header, allow_nan=False)})
-    with put_in_place(path) as aside:
+    with put_in_place(path, overwrite=overwrite) as aside:
         aside.write_bytes(content)
     return card
 

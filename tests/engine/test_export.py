@@ -226,6 +226,25 @@ def test_errors(run: Path, tmp_path: Path, tiny: Path, monkeypatch):
         export(run, tmp_path / "a.onnx")
 
 
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt2", ".onnx"])
+def test_a_file_that_exists_stays(tiny: Path, tmp_path: Path, suffix: str):
+    out = tmp_path / f"a{suffix}"
+    out.write_text("years of work")
+    with pytest.raises(FileExistsError, match=rf"a{suffix} exists; give overwrite=True"):
+        export(tiny, out)
+    assert out.read_text() == "years of work"
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith((".", "a."))] == [out.name]
+
+
+def test_overwrite(tiny: Path):
+    before = weights.read(tiny)[0].state_dict()
+    export(tiny, tiny, dtype="bfloat16", overwrite=True)  # also the source itself
+    after = weights.read(tiny)[0].state_dict()
+    assert weights.read(tiny)[1].dtype == "bfloat16"
+    for name, value in before.items():
+        torch.testing.assert_close(after[name], value, rtol=2**-8, atol=0)
+
+
 def test_use_backend(monkeypatch):
     called = []
     reference = ppln.functional.reference.evaluate

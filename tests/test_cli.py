@@ -213,13 +213,17 @@ def test_a_reader_that_goes_away_is_no_error(words):
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc")
-def test_ctrl_c_while_it_imports():
-    """Code that is being imported may swallow it, or break."""
-    command = [sys.executable, "-m", "ppln", "train", "deblur", "--out", "nowhere"]
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ctrl_c_while_it_imports(ignored):
+    """Code that is being imported may swallow it, or break. A script ignores it for `ppln ... &`."""
+    command = [sys.executable, "-m", "ppln", "train", "deblur", "--batch", "0"]
+    if ignored:
+        command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while "libtorch_python" not in Path(f"/proc/{process.pid}/maps").read_text():
         assert process.poll() is None
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (130, "ppln train: interrupted\n")
+    ended = (1, "ppln train: batch is 0; give 1 or more\n") if ignored else (130, "ppln train: interrupted\n")
+    assert (process.returncode, said) == ended

@@ -394,7 +394,9 @@ class Loop:
                 signal.signal(name, handler)
 
         if threading.current_thread() is threading.main_thread():
-            before = {name: signal.signal(name, ask) for name in (signal.SIGINT, signal.SIGTERM)}
+            for name in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(name) is not signal.SIG_IGN:  # as scripts do for `ppln train ... &`
+                    before[name] = signal.signal(name, ask)
         try:
             yield
         finally:

@@ -264,6 +264,23 @@ def test_a_signal_ends_the_run_after_the_step(tmp_path, monkeypatch, number):
     assert_same_run(whole, broken)
 
 
+def test_a_signal_that_is_ignored_is_no_end(tmp_path, monkeypatch):
+    """As Ctrl-C is by what a script starts with `&`."""
+    step = Loop.step
+
+    def interrupted(self, batches):
+        os.kill(os.getpid(), signal.SIGINT)
+        return step(self, batches)
+
+    monkeypatch.setattr(Loop, "step", interrupted)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        train(settings(tmp_path / "run", steps=3))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert checkpoint.load(tmp_path / "run").step == 3
+
+
 def test_a_signal_while_the_last_step_is_validated(tmp_path, monkeypatch):
     validate = Loop._validate
 

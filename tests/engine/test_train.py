@@ -241,20 +241,25 @@ def test_a_bad_sample_is_named(tmp_path, monkeypatch):
         train(settings(tmp_path / "run"))
 
 
+def signalled(patch: pytest.MonkeyPatch, name: str, number: int, after: int) -> None:
+    """Let the process get a signal whenever a run with so many steps behind it calls a method of its loop."""
+    method = getattr(Loop, name)
+
+    def interrupted(self, given):
+        if self.done == after:
+            os.kill(os.getpid(), number)
+        return method(self, given)
+
+    patch.setattr(Loop, name, interrupted)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_after_the_step(tmp_path, monkeypatch, number):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(settings(whole))
-    step = Loop.step
-
-    def interrupted(self, batches):
-        if self.done == 4:
-            os.kill(os.getpid(), number)
-        return step(self, batches)
-
     handler = signal.getsignal(number)
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "step", interrupted)
+        signalled(patch, "step", number, after=4)
         with pytest.raises(Interrupted, match=r"stopped after step 5, which is saved; .*--resume") as caught:
             train(settings(broken))
     assert caught.value.code == 128 + number
@@ -264,31 +269,21 @@ def test_a_signal_ends_the_run_after_the_step(tmp_path, monkeypatch, number):
     assert_same_run(whole, broken)
 
 
-def test_a_signal_that_is_ignored_is_no_end(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_is_ignored_is_no_end(tmp_path, monkeypatch, number):
     """As Ctrl-C is by what a script starts with `&`."""
-    step = Loop.step
-
-    def interrupted(self, batches):
-        os.kill(os.getpid(), signal.SIGINT)
-        return step(self, batches)
-
-    monkeypatch.setattr(Loop, "step", interrupted)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signalled(monkeypatch, "step", number, after=1)
+    before = signal.signal(number, signal.SIG_IGN)
     try:
         train(settings(tmp_path / "run", steps=3))
+        assert signal.getsignal(number) is signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
     assert checkpoint.load(tmp_path / "run").step == 3
 
 
 def test_a_signal_while_the_last_step_is_validated(tmp_path, monkeypatch):
-    validate = Loop._validate
-
-    def interrupted(self, log):
-        os.kill(os.getpid(), signal.SIGINT)
-        return validate(self, log)
-
-    monkeypatch.setattr(Loop, "_validate", interrupted)
+    signalled(monkeypatch, "_validate", signal.SIGINT, after=3)
     with pytest.raises(Interrupted, match="stopped after step 3, which is saved"):
         train(settings(tmp_path / "run", steps=3))
     assert checkpoint.load(tmp_path / "run").step == 3

@@ -84,7 +84,7 @@ def test_the_study_that_is_kept_is_of_these_rows(tmp_path):
     rows = {row.key: row for row in STUDIES["deblur"].rows}
     runner = reproduce.Runner(STUDIES["deblur"], Reproduce(tmp_path, textures="made+video"), print)
     folder = BENCHMARKS / "results"
-    for name in ("study.json", "study-more.json"):
+    for name in ("study.json", "study-more.json", "study-seeds.json"):
         for result in json.loads((folder / name).read_text())["results"]:
             assert result["settings"] == runner._settings(rows[result["row"]], result["seed"]), result["row"]
 

@@ -1,13 +1,10 @@
 """What seeds say of the deblurring study: how certain differences are, and what training again changes.
 
     python benchmarks/seeds.py rows benchmarks/results/study.json head-pp head-around head-plain-around
-    python benchmarks/seeds.py rows benchmarks/results/study.json head-pp head-plain-around \\
-        --more benchmarks/results/study-seeds.json
     git show c65b319:benchmarks/results/study.json > before.json
     python benchmarks/seeds.py again benchmarks/results/study.json before.json benchmarks/results/again.json
 
-rows: mean and standard deviation of each, and the first against each of the others, by seeds that both have,
-with 95 % intervals (Student's t).
+rows: the first against each of the others, by seeds that both have, with 95 % intervals (Student's t).
 again: all that were trained twice; trainings that come out the same agree in every metric, to the last bit.
 """
 
@@ -34,13 +31,10 @@ def main() -> None:
     parser.add_argument(
         "rest", nargs="+", help="rows: their keys; again: the study before, and a file to write"
     )
-    parser.add_argument("--more", type=Path, nargs="*", default=(), help="rows: files with other seeds")
     given = parser.parse_args()
-    study = trainings(given.study, *given.more)
+    study = trainings(given.study)
     if given.what == "rows":
         first, *others = given.rest
-        for row in given.rest:
-            print(f"{row}:", *(level(study, row, name) for name in SETS))
         for other in others:
             print(f"{first} - {other}:", *(differences(study, first, other, name) for name in SETS))
         return
@@ -50,26 +44,19 @@ def main() -> None:
     print(json.dumps({kind: found[kind] for kind in ("heads", "others")}, indent=1))
 
 
-def trainings(*files: Path) -> dict[Key, dict[str, Any]]:
-    return {(r["row"], r["seed"]): r for file in files for r in portions.read(file)["results"]}
+def trainings(file: Path) -> dict[Key, dict[str, Any]]:
+    return {(r["row"], r["seed"]): r for r in portions.read(file)["results"]}
 
 
 def psnr(result: dict[str, Any], name: str) -> float:
     return result["sets"][name]["metrics"]["psnr"]
 
 
-def by_seed(study: dict[Key, dict[str, Any]], row: str, name: str) -> dict[int, float]:
-    return {seed: psnr(result, name) for (of, seed), result in study.items() if of == row}
-
-
-def level(study: dict[Key, dict[str, Any]], row: str, name: str) -> str:
-    found = spread(list(by_seed(study, row, name).values()))
-    deviation = "" if found.deviation is None else f" ± {found.deviation:.2f}"
-    return f" {name} {found.mean:.2f}{deviation} of {len(found.values)};"
-
-
 def differences(study: dict[Key, dict[str, Any]], row: str, other: str, name: str) -> str:
-    mine, theirs = by_seed(study, row, name), by_seed(study, other, name)
+    def by_seed(key: str) -> dict[int, float]:
+        return {seed: psnr(result, name) for (of, seed), result in study.items() if of == key}
+
+    mine, theirs = by_seed(row), by_seed(other)
     if len(theirs) == 1:  # nothing is trained
         theirs = dict.fromkeys(mine, *theirs.values())
     values = [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]

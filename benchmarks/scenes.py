@@ -73,7 +73,7 @@ def measure(scenes: Scenes, device: str, batch: int, at_least_s: float) -> dict[
         times.append(now(device))
         light = stage.render(scenes.drawn)[:, : len(scenes.steps_us)]
         times.append(now(device))
-        simulate_histogram(light, scenes.steps_us, scenes._cameras(chosen), bins=scenes.frames - 1)
+        simulate_histogram(light, scenes.steps_us, scenes._cameras(chosen), bins=scenes.bins)
         times.append(now(device))
         parts += torch.tensor(times, dtype=torch.float64).diff() * 1e3 / len(chosen) / rounds
     names = "stage_ms", "render_ms", "events_ms"

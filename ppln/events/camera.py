@@ -13,7 +13,9 @@ is in closed form, for all pixels at once. The pieces of the model:
     bandwidth   A first-order low pass, exact for an intensity that runs in straight lines between frames.
 
 The camera has looked at the first frame for long when time begins: the filter has settled, and where there is
-a leak, pixels stand at random points on their way to the next leak event.
+a leak, pixels stand at random points on their way to the next leak event. A camera that is not `settled` has
+seen light change before: its pixels stand anywhere between their two thresholds. With the former, the first
+positive events of a scene in motion come too soon, the first negative ones too late.
 
 Everything is float64 and elementwise, and random numbers are those of ppln.events.random: what a pixel fires
 depends on its light and the camera and seed of its sample alone.
@@ -69,6 +71,8 @@ class EventCamera:
     that starts with the first frame."""
     log_offset: float = 1e-3
     """Added to the intensity before the logarithm, as by a dark current."""
+    settled: bool = True
+    """It has looked at the first frame for long. False: what it saw before that was in motion."""
 
     def __post_init__(self) -> None:
         for name in ("threshold", "threshold_on", "threshold_off", "bandwidth_hz", "log_offset"):
@@ -133,6 +137,7 @@ class Traits(NamedTuple):
     cutoff: Tensor  # radians per us; infinite without a low pass
     noise: Tensor  # events per us, in the dark
     offset: Tensor
+    settled: Tensor  # 1 or 0
 
     @classmethod
     def of(cls, cameras: Sequence[EventCamera]) -> "Traits":
@@ -147,6 +152,7 @@ class Traits(NamedTuple):
                 2e-6 * math.pi * (c.bandwidth_hz or math.inf),
                 c.shot_noise_hz * 1e-6,
                 c.log_offset,
+                c.settled,
             )
             for c in cameras
         ]
@@ -154,7 +160,7 @@ class Traits(NamedTuple):
 
     @classmethod
     def split(cls, table: Tensor) -> "Traits":
-        """Of a table [C, 8], as torch.cat(traits, 1) makes it."""
+        """Of a table [C, 9], as torch.cat(traits, 1) makes it."""
         return cls(*table.split(1, 1))
 
 
@@ -231,12 +237,12 @@ class Memory(NamedTuple):
         return self._replace(change=self.change * stays, free=torch.where(stays, self.free, free))
 
 
-def settle(
-    light: Tensor, traits: Traits, seeds: Tensor, *, spread: bool, leak: bool, low_pass: bool
+def begin(
+    light: Tensor, traits: Traits, seeds: Tensor, *, spread: bool, leak: bool, low_pass: bool, moved: bool
 ) -> tuple[Circuit, Memory]:
-    """Pixels that have seen the first frame for long: light [B, P] float64; seeds [B] or [1] int64.
+    """Pixels when time begins: light [B, P] float64, of the first frame; seeds [B] or [1] int64.
 
-    spread, leak, low_pass: whether any camera has it.
+    spread, leak, low_pass: whether any camera has it; moved: whether any is not settled.
     """
     pixels = light.shape[1]
     on, off = traits.on, traits.off
@@ -245,7 +251,10 @@ def settle(
     change, drift = torch.zeros_like(light), None
     if leak:
         drift = traits.leak * on
-        change = change + uniform(_keys(seeds, LEAK, pixels), 0) * on * (traits.leak > 0)
+    if leak or moved:
+        place = uniform(_keys(seeds, LEAK, pixels), 0)
+        still, moving = place * on * (traits.leak > 0), place * (on + off) - off
+        change = change + torch.where(traits.settled > 0, still, moving)
     cutoff = traits.cutoff if low_pass else None
     keys = _keys(seeds, SHOT_NOISE, pixels)
     circuit = Circuit(on, off, traits.refractory, traits.offset, drift, cutoff, keys)
@@ -260,13 +269,14 @@ class Pixels:
         traits = Traits.of(cameras)
         self.noise_rates = traits.noise  # on the CPU
         self.light = light
-        self.circuit, self.memory = settle(
+        self.circuit, self.memory = begin(
             light,
             Traits.split(send(torch.cat(traits, 1), light.device)),
             seeds,
             spread=any(c.threshold_spread for c in cameras),
             leak=any(c.leak_rate_hz for c in cameras),
             low_pass=any(c.bandwidth_hz for c in cameras),
+            moved=not all(c.settled for c in cameras),
         )
         self.step = 0
 

@@ -24,11 +24,11 @@ from ppln.events.camera import (
     Memory,
     Train,
     Traits,
+    begin,
     exceeds,
     most_of_poisson,
     noise_share,
     send,
-    settle,
 )
 from ppln.events.random import bits
 
@@ -86,9 +86,8 @@ def count_events(
     frames = iter(frames)
     start, k = next(frames), 0
     samples, _, pixels = start.shape
-    circuit, memory = settle(
-        start[:, 0].to(torch.float64), traits, seeds, spread=True, leak=True, low_pass=low_pass
-    )
+    light = start[:, 0].to(torch.float64)
+    circuit, memory = begin(light, traits, seeds, spread=True, leak=True, low_pass=low_pass, moved=True)
     out = torch.zeros(samples, clock.bins, 2, pixels, device=seeds.device)
     for light in chain([start], frames):
         now = slice(k, k + light.shape[1] - 1)

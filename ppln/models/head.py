@@ -32,9 +32,9 @@ class DeblurPPLNHead(UNet, Deblurrer):
     last, which then cost 1 / (3 segments + 1) as much; "all": to compare with, the first is told t. mean: of
     the last layer's potential over time: "observed": the blurry frame; "regressed": predicted; "none": no PP
     layer is normalised. jitter: in training layers are told t up to so many bins of time too early or late,
-    so that their potentials run smoothly between the times that there are frames of; the events around t are
-    exact. around: False, to compare with: the head is told t, but not what happened around it. balance: see
-    Deblurrer.
+    so that their potentials run smoothly between the times that there are frames of; less towards 0 and 1;
+    the events around t are exact. around: False, to compare with: the head is told t, but not what happened
+    around it. balance: see Deblurrer.
     """
 
     def __init__(
@@ -102,7 +102,9 @@ class DeblurPPLNHead(UNet, Deblurrer):
         """Layer i of y [B, C, H, W] or [B, T, C, H, W] -> [B, T, C, H, W]; mean [B, 1, H, W]: observed"""
         layer = self.layers[i]
         if self.training and self.jitter:
-            t = (t + (2 * torch.rand_like(t) - 1) * (self.jitter / BINS)).clamp(0, 1)
+            # Less near the ends, where it could go one way only: there t would be told too late or too early.
+            most = torch.minimum(t, 1 - t).clamp(max=self.jitter / BINS)
+            t = (t + (2 * torch.rand_like(t) - 1) * most).clamp(0, 1)
         if isinstance(layer, PPConv2d):
             return layer(y, t, mean)
         y = fold(layer, y)

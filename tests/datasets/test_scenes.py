@@ -150,17 +150,27 @@ def test_any_time_can_be_drawn(scenes, batch):
     assert (near[1] - near[0]).abs().max() < (far[1] - far[0]).abs().max() / 20
 
 
+def all_events(scenes: Scenes, indices: range) -> torch.Tensor:
+    """Counts from when the camera began to watch: those before the window, and those in it."""
+    recordings = [scenes.recording(i) for i in indices]
+    end_us = int(scenes.steps_us[-1])
+    return torch.stack([histogram(r.events, scenes.bins, start_us=0, end_us=end_us) for r in recordings])
+
+
 def assert_agreement(light: torch.Tensor, counts: torch.Tensor) -> None:
     """On an ideal camera the signed events sum up to the change of the log light, to one threshold."""
     change = (light[:, ::4].double() + IDEAL.log_offset).log()
     change = change[:, 1:] - change[:, :1]
-    positive, negative = counts.double().unflatten(1, (13, 2)).cumsum(1).unbind(2)
+    positive, negative = counts.double().unflatten(1, (-1, 2)).cumsum(1).unbind(2)
     assert (change - IDEAL.threshold * (positive - negative)).abs().max() < IDEAL.threshold * (1 + 1e-4)
     assert change.abs().max() > 5 * IDEAL.threshold  # it was not easy
 
 
 def test_events_agree_with_the_light_at_every_frame(scenes, batch):
-    assert_agreement(scenes.stage(range(8)).render(scenes.drawn), batch.histogram)
+    counts = all_events(scenes, range(8))
+    assert_agreement(scenes.stage(range(8)).render(scenes.drawn), counts)
+    assert torch.equal(counts[:, -26:], batch.histogram)
+    assert counts[:, :-26].sum() > 0  # cameras have been watching
 
 
 def test_frames_saturate_and_events_see_beyond(scenes, monkeypatch):
@@ -168,27 +178,29 @@ def test_frames_saturate_and_events_see_beyond(scenes, monkeypatch):
     monkeypatch.setattr(Stage, "render", lambda self, times: 30 * render(self, times))
     light = scenes.stage(range(3)).render(scenes.drawn)
     sample = scenes.batch(range(3))
-    assert torch.allclose(sample.sharp, light[:, ::4].clamp(max=1), atol=1e-5)
+    assert torch.allclose(sample.sharp, light[:, scenes.before :: 4].clamp(max=1), atol=1e-5)
     assert (light > 1).double().mean() > 0.5
-    assert_agreement(light, sample.histogram)
+    assert_agreement(light, all_events(scenes, range(3)))
 
 
 def test_a_recording_is_the_same_scene(scenes, batch):
     recording = scenes.recording(3)
     assert recording.sensor == SIZE
-    window = {"start_us": 0, "end_us": scenes.window_us}
-    assert torch.equal(histogram(recording.events, 13, **window), batch.histogram[3])
+    start, end = scenes.start_us, scenes.start_us + scenes.window_us
+    assert (start, end) == (160_000, 680_000)
+    window = recording.events.between(start, end + 1)
+    assert torch.equal(histogram(window, 13, start_us=start, end_us=end), batch.histogram[3])
     assert torch.equal(
         torch.from_numpy(recording.frames.images), (batch.sharp[3] * 255).round().to(torch.uint8)
     )
-    assert recording.frames.t.tolist() == list(range(0, 520_001, 40_000))
+    assert recording.frames.t.tolist() == list(range(start, end + 1, 40_000))
     assert recording.frames.exposure.tolist() == [[t, t] for t in recording.frames.t]
     blurry = scenes.recording(3, blurry=True)
     assert blurry.events == recording.events
     assert torch.equal(
         torch.from_numpy(blurry.frames.images), (batch.blurry[3] * 255).round().to(torch.uint8)
     )
-    assert blurry.frames.exposure.tolist() == [[0, 520_000]]
+    assert blurry.frames.exposure.tolist() == [[start, end]]
 
 
 def test_more_sharp_frames_are_of_the_same_scene(scenes, batch):
@@ -210,8 +222,8 @@ def test_a_davis_shows_a_scene_a_little_later_than_its_stamp_says():
     middle = round(part * 8 / 2) * 5_000
     assert recording.frames.exposure.tolist() == [[k + middle, k + middle] for k in t]
     light = scenes.stage([2]).render(scenes.drawn)
-    assert light.shape[1] == 13 * 8 + 6 + 1
-    assert_agreement(light[:, : 13 * 8 + 1 : 2], scenes.batch([2]).histogram)
+    assert light.shape[1] == (4 + 13) * 8 + 6 + 1
+    assert_agreement(light[:, : 17 * 8 + 1 : 2], all_events(scenes, range(2, 3)))
     sample = scenes.batch([2])
     assert torch.equal(
         torch.from_numpy(recording.frames.images), (sample.sharp[0] * 255).round().to(torch.uint8)
@@ -313,6 +325,26 @@ def test_how_a_camera_sees():
     assert seen(drifting) == pytest.approx([30, 10])
     turning = replace(still, own=own + math.pi / 2 * (torch.arange(4) == 3).double())
     assert seen(turning) == pytest.approx([-10, 20])
+
+
+def test_splines_go_on_beyond_their_ends_as_they_came():
+    controls = torch.randn(CONTROLS, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    step = torch.linspace(0, 0.4, 9, dtype=torch.float64)
+    for end, way in ((0.0, -1), (1.0, 1)):
+        beyond, within = (spline(end + k * step) @ controls for k in (way, -way))
+        middle = spline(torch.tensor([end])) @ controls
+        torch.testing.assert_close(beyond - middle, middle - within, atol=1e-12, rtol=0)
+
+
+def test_both_polarities_have_as_many_events():
+    """Films darkened: networks had learnt from scenes that positive events come without a cause."""
+    scenes = make(textures="scikit-image", motion_px=20.0, length=60)
+    counts = torch.stack([scenes[i].histogram.unflatten(0, (13, 2)).sum((0, 2, 3)) for i in range(60)])
+    log_ratio = (counts[:, 0] / counts[:, 1]).log()
+    assert log_ratio.median().abs() < math.log(1.25)
+    low, high = log_ratio.quantile(torch.tensor([0.1, 0.9]))  # cameras differ, by as much both ways
+    assert -math.log(3) < low < -math.log(1.2)
+    assert math.log(1.2) < high < math.log(3)
 
 
 def test_splines_are_smooth_and_rotations_rotate():
@@ -454,8 +486,9 @@ def studio_of(scenes: Scenes) -> _Studio:
         {"camera": EventCamera(shot_noise_hz=9, resolution_us=7)},
     ],
 )
-def test_the_way_of_a_gpu_gives_the_same_and_never_waits(scenes, options):
+def test_the_way_of_a_gpu_gives_the_same_and_never_waits(scenes, options, monkeypatch):
     """The work of a GPU, on the CPU. What does not wait, and is as much for any batch, can be captured."""
+    monkeypatch.setitem(stage_module.AT_ONCE, "cpu", stage_module.AT_ONCE["gpu"])
     small = {"frames": 4, "substeps": 3, "window_us": 100_003}
     mine, few, more = make(**(small | options)), [3, 0, 6], torch.arange(5)
     mine.textures = scenes.textures  # made already

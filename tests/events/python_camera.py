@@ -51,7 +51,8 @@ def python_pixel(light: list[float], times: list[int], camera: EventCamera, seed
     on, off = python_thresholds(camera, seed, pixel)
     level = [math.log(v + camera.log_offset) for v in python_low_pass(light, times, camera)]
     leak = camera.leak_rate_hz * 1e-6 * on
-    change = python_uniform(python_key(seed, LEAK, pixel), 0) * on if leak else 0.0
+    place = python_uniform(python_key(seed, LEAK, pixel), 0)
+    change = (place * on if leak else 0.0) if camera.settled else place * (on + off) - off
     free = 0.0  # end of the dead time
     events = []
 

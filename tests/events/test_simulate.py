@@ -244,8 +244,8 @@ def batch() -> tuple[torch.Tensor, torch.Tensor, list[EventCamera], list[int]]:
         NOISY,
         IDEAL,
         replace(NOISY, resolution_us=1000, shot_noise_hz=500),
-        replace(NOISY, refractory_us=0, bandwidth_hz=None),
-        EventCamera(),
+        replace(NOISY, refractory_us=0, bandwidth_hz=None, settled=False),
+        EventCamera(settled=False),
     ]
     return frames, times, cameras, [3, 3, -1, 2**70, 0]
 

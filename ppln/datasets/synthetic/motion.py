@@ -57,7 +57,17 @@ class Planes:
 
 
 def spline(times: Tensor) -> Tensor:
-    """Weights of the control points of a uniform cubic B-spline: times [T] of 0 to 1 -> [T, CONTROLS]"""
+    """Weights of the control points of a uniform cubic B-spline: times [T] of 0 to 1 -> [T, CONTROLS]
+
+    Before 0 and after 1, by 1 at most, a path goes on as it came: it is turned about its end.
+    """
+    ends = times.clamp(0, 1)
+    beyond = (times != ends)[:, None]
+    mirrored = _weights(torch.where(beyond[:, 0], 2 * ends - times, times))
+    return torch.where(beyond, 2 * _weights(ends) - mirrored, mirrored)
+
+
+def _weights(times: Tensor) -> Tensor:
     x = (times[:, None].double() * (CONTROLS - 3) + 1 - torch.arange(CONTROLS, device=times.device)).abs()
     return torch.where(x < 1, 2 / 3 - x**2 + x**3 / 2, (2 - x).clamp(min=0) ** 3 / 6)
 

@@ -14,6 +14,9 @@ see beyond. frames.py tells what frames a camera takes of the light. Light is dr
 frame, and its logarithm runs in straight lines in between. With 14 frames, 4 substeps and a motion_px of 20
 no step is longer than a pixel.
 
+Cameras have been watching for BEFORE frames' time when the first frame is taken, and have seen motion before
+that: where a pixel stands between its thresholds then depends on what it saw.
+
 Dimensions: B scenes, H rows, W columns.
 """
 
@@ -41,7 +44,8 @@ from ppln.events.simulate import at_once, simulate_events, simulate_histogram
 STAGE, CAMERA, NOISE, FRAMES = range(4)  # what random numbers are drawn for
 # Of the cameras that are drawn. No low pass, if they are not slow: in a window of half a second, its delay is
 # nothing beside the time between two drawings.
-NOISIEST = EventCamera(shot_noise_hz=1.0, bandwidth_hz=None)
+NOISIEST = EventCamera(shot_noise_hz=1.0, bandwidth_hz=None, settled=False)
+BEFORE = 4
 LONGEST_DEAD, LONGEST_DELAY = 0.04, 0.08  # times of slow cameras, of the window
 
 
@@ -103,11 +107,16 @@ class Scenes(Dataset[Sample]):
         steps = (self.frames - 1) * self.substeps
         self.window_us = whole("window_us", window_us, least=steps)
         after = drawings_after(self.substeps) if davis else 0
-        self.drawn = torch.linspace(0, 1, steps + after + 1, dtype=torch.float64)  # the time of the stage
-        steps_us = torch.linspace(0, self.window_us, steps + 1, dtype=torch.float64)  # the camera's
-        self.steps_us = steps_us.round().long().numpy()
+        self.before = BEFORE * self.substeps
+        drawn = torch.arange(-self.before, steps + after + 1, dtype=torch.float64)
+        self.drawn = drawn / (steps + after)  # the time of the stage
+        self.steps_us = (
+            (torch.arange(self.before + steps + 1) * self.window_us / steps).round().long().numpy()
+        )
+        self.start_us = int(self.steps_us[self.before])  # of the window; the camera's time is 0 before it
         resolution = torch.tensor([camera.resolution_us if camera else 1])
-        self.clock = Clock.of(torch.from_numpy(self.steps_us)[None], resolution, self.frames - 1)
+        self.bins = BEFORE + self.frames - 1
+        self.clock = Clock.of(torch.from_numpy(self.steps_us)[None], resolution, self.bins)
         # As large as the pictures, or where these are larger than 1024, mirrored at the ends.
         side = min(1024, max(256, 64 * math.ceil(max(self.size) / 64)))
         self.textures = Textures(split, textures, size=side)
@@ -135,7 +144,7 @@ class Scenes(Dataset[Sample]):
         light = self.stage(indices).render(self.drawn)
         cameras, seeds = self._cameras(indices), self._draws(NOISE, indices).keys
         seen = light[:, : len(self.steps_us)]
-        histogram = simulate_histogram(seen, self.steps_us, cameras, seed=seeds, bins=self.frames - 1)
+        histogram = simulate_histogram(seen, self.steps_us, cameras, seed=seeds, bins=self.bins)
         return self._sample(light, histogram, indices)
 
     def maker(self, size: int, device: torch.device | str) -> "Maker":
@@ -143,9 +152,10 @@ class Scenes(Dataset[Sample]):
         return Maker(self, size, device)
 
     def _sample(self, light: Tensor, histogram: Tensor, indices: list[int] | Tensor) -> Sample:
+        light = light[:, self.before :]
         sharp, blurry = take(light, self.frames, self.substeps, self._davis(indices), self.between)
         times = torch.linspace(0, 1, sharp.shape[1], device=light.device).expand(len(light), -1)
-        return Sample(sharp, blurry, histogram, times)
+        return Sample(sharp, blurry, histogram[:, 2 * BEFORE :], times)
 
     def recording(self, index: int, *, blurry: bool = False) -> Recording:
         """A scene as a camera would have recorded it: events, and the sharp frames or the blurry one."""
@@ -153,8 +163,8 @@ class Scenes(Dataset[Sample]):
         cameras, seeds = self._cameras([index]), self._draws(NOISE, [index]).keys
         (events,) = simulate_events(light[:, : len(self.steps_us)], self.steps_us, cameras, seed=seeds)
         davis = self._davis([index])
-        sharp, mean = take(light, self.frames, self.substeps, davis)
-        t = self.steps_us[:: self.substeps]
+        sharp, mean = take(light[:, self.before :], self.frames, self.substeps, davis)
+        t = self.steps_us[self.before :: self.substeps]
         if blurry:
             frames, t, exposure = mean, t[:1], t[None, [0, -1]]
         else:
@@ -195,7 +205,7 @@ class Scenes(Dataset[Sample]):
             "threshold_off": middle / ratio.sqrt(),
             "threshold_spread": middle * draws.uniform(0, 0.1),
             "refractory_us": draws.log_uniform(10, LONGEST_DEAD * self.window_us if self.slow else 1000),
-            "leak_rate_hz": draws.uniform(0, 0.3),
+            "leak_rate_hz": draws.log_uniform(0.003, 0.3),  # in short exposures there is hardly any
             "shot_noise_hz": draws.log_uniform(0.02, NOISIEST.shot_noise_hz),
         }
         if self.slow:

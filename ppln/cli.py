@@ -158,6 +158,7 @@ def _deblur(arguments: list[str]) -> None:
     from contextlib import ExitStack
 
     from ppln.engine.arguments import need_tyro
+    from ppln.events.filters import without_hot_pixels
     from ppln.events.io import Options, read_events, read_recording
     from ppln.report.film import Film, beside
 
@@ -248,10 +249,12 @@ def _deblur(arguments: list[str]) -> None:
                 assert frame is not None
                 assert events is not None
                 source = restore.picture_recording(frame, read_events(events, **options))
-            if not keep_hot_pixels:
-                source, note = restore.without_hot_pixels(source)
-                if note:
+            if source.events is not None and not keep_hot_pixels:
+                quiet = without_hot_pixels(source.events)
+                if left_out := len(source.events) - len(quiet):
+                    note = f"left out: {left_out:,} of {len(source.events):,} events, those of hot pixels"
                     print(f"note: {note}; --keep-hot-pixels keeps them", file=sys.stderr)
+                source = replace(source, events=quiet)
             try:
                 plan = restore.plan(source, frames=frames, exposure_us=exposure_us, fps=fps)
             except ValueError as error:

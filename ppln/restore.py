@@ -13,7 +13,7 @@ import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,6 @@ from torch import Tensor
 
 from ppln.events import Events, Frames, Recording
 from ppln.events.events import whole
-from ppln.events.filters import hot_pixels
 from ppln.events.io import require
 from ppln.events.representations import histogram
 from ppln.models.deblurrer import BINS, Deblurrer
@@ -74,22 +73,6 @@ def picture_recording(image: Path | str | NDArray, events: Events) -> Recording:
     except ValueError as error:
         raise ValueError(f"{what} cannot be a frame: {error}") from None
     return Recording("picture", events.sensor, events, frames)
-
-
-def without_hot_pixels(recording: Recording) -> tuple[Recording, str | None]:
-    """A recording without the events of pixels that fire without cause, and what was left out, if anything.
-
-    See events.filters. One such pixel, with hundreds of events, costs a network several dB all over.
-    """
-    if recording.events is None:
-        return recording, None
-    hot = hot_pixels(recording.events)
-    if not hot.any():
-        return recording, None
-    fired = hot[recording.events.y, recording.events.x]
-    pixels = int(hot.sum())
-    note = f"left out: {int(fired.sum()):,} events of {pixels:,} hot pixel{'s' * (pixels > 1)}"
-    return replace(recording, events=recording.events[~fired]), note
 
 
 def _read(file: Path) -> NDArray:

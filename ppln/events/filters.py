@@ -3,39 +3,65 @@
 Dimensions: N events, H rows, W columns.
 """
 
+import warnings
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events, whole
 
+MOST_EVENTS, MOST_PIXELS = 0.01, 0.001  # of all: more of both are not hot pixels
+_OFFSETS = sorted(  # of the 24 pixels around one, on a picture with a margin of two; the nearest first
+    ((i, j) for i in range(5) for j in range(5) if (i, j) != (2, 2)),
+    key=lambda at: (at[0] - 2) ** 2 + (at[1] - 2) ** 2,
+)
+
 
 def hot_pixels(events: Events, *, factor: float = 10.0) -> NDArray[np.bool_]:
     """Which pixels fire without cause -> [H, W].
 
-    A pixel is hot where it has more than `factor` times the events of its neighbours: of the median of the
-    eight, or of one event if the median is less. An edge that moves wakes the neighbours too, so that texture
-    is not taken for a fault, and three faulty neighbours do not hide one. Beyond the border of the sensor the
-    neighbours are mirrored. The rule needs some events: give it seconds, not one window, and use
+    A pixel is hot where it has more than `factor` times the events of its neighbours: of the median of eight,
+    or of one event if the median is less. An edge that moves wakes the neighbours too, so that texture is not
+    taken for a fault, and three faulty neighbours do not hide one. The eight are the nearest that have events,
+    of the 24 around: events that were rectified leave empty rows and columns between full ones, which say
+    nothing. Where fewer have events, the rest count as empty; beyond the border of the sensor the neighbours
+    are mirrored. The rule needs some events: give it seconds, not one window, and use
     `events[~hot[events.y, events.x]]` for windows and streams.
     """
     if not 1 <= factor < np.inf:
         raise ValueError(f"factor is {factor}; give a finite number, 1 or more")
     height, width = events.sensor
     pixel = events.y.astype(np.int64) * width + events.x
-    count = np.bincount(pixel, minlength=height * width).reshape(height, width)
-    around = np.pad(count, 1, mode="reflect")
-    y, x = np.nonzero(count > factor)  # few: more than `factor` times one event
-    offsets = [(i, j) for i in range(3) for j in range(3) if (i, j) != (1, 1)]
-    neighbours = [around[y + i, x + j] for i, j in offsets]
-    hot = np.zeros((height, width), bool)
-    hot[y, x] = count[y, x] > factor * np.median(neighbours, axis=0)
-    return hot
+    count = np.bincount(pixel, minlength=height * width)
+    around = np.pad(np.arange(count.size).reshape(height, width), 2, mode="reflect")
+    hot = count > factor  # more than `factor` times one event
+    for number in (8, 24):  # by the eight beside it alone no pixel is less hot: few are left for the 24
+        at = np.flatnonzero(hot)
+        y, x = np.divmod(at, width)
+        beside = np.stack([around[y + i, x + j] for i, j in _OFFSETS[:number]])
+        neighbours = np.where(beside == at, 0, count[beside])  # a mirror may show the pixel itself
+        nearest = np.argsort(neighbours == 0, axis=0, kind="stable")[:8]
+        hot[at] = count[at] > factor * np.median(np.take_along_axis(neighbours, nearest, 0), axis=0)
+    return hot.reshape(height, width)
 
 
 def without_hot_pixels(events: Events, *, factor: float = 10.0) -> Events:
-    """The events of the pixels that are not hot; see `hot_pixels`."""
+    """The events of the pixels that are not hot; see `hot_pixels`.
+
+    More than 1 % of all events, of more than one pixel in a thousand, are no faults of pixels: then all events
+    are kept, and a warning says so. (A single hot pixel may well have more than 1 % of a quiet recording.)
+    """
     hot = hot_pixels(events, factor=factor)
-    return events[~hot[events.y, events.x]]
+    fired = hot[events.y, events.x]
+    if fired.sum() > MOST_EVENTS * len(events) and hot.sum() > MOST_PIXELS * hot.size:
+        share = f"{100 * fired.mean():.2g} % of the events and {100 * hot.mean():.2g} % of the pixels"
+        warnings.warn(
+            f"kept: {fired.sum():,} events of {hot.sum():,} pixels that fire more than {factor:g} times as often as "
+            f"their neighbours: {share} are too many for hot pixels",
+            stacklevel=2,
+        )
+        return events
+    return events[~fired]
 
 
 def with_refractory(events: Events, period_us: int) -> Events:

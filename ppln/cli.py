@@ -382,7 +382,7 @@ def _info(arguments: list[str]) -> None:
     def info(
         file: Path, plot: Path | None = None, format: str | None = None, reading: Options = as_they_are
     ) -> None:
-        """Print what is in a recording: sensor, events, rates, gaps, frames, triggers, signals.
+        """Print what is in a recording: sensor, events, rates, gaps, frames, triggers, signals, IMU samples.
 
         Args:
             file: The recording: a file, or a folder.
@@ -402,6 +402,7 @@ def _info(arguments: list[str]) -> None:
 
 def _convert(arguments: list[str]) -> None:
     from ppln.events.io import Options, native
+    from ppln.report.recording import listed
 
     as_they_are = Options()
 
@@ -418,7 +419,7 @@ def _convert(arguments: list[str]) -> None:
         Args:
             source: The recording: a file, or a folder.
             target: The HDF5 file to write.
-            verify: Read both again and compare every array.
+            verify: Read both again and compare every array that was written.
             overwrite: Replace a target that exists.
             format: Read the source as this format; by default the content tells.
             reading: How to read it.
@@ -428,10 +429,16 @@ def _convert(arguments: list[str]) -> None:
         )
         print(f"wrote {target}")
         print(f"  {counts.events:,} events, {counts.frames:,} frames, {counts.triggers:,} triggers")
+        if counts.imu:
+            print(f"  {counts.imu:,} IMU samples")
         for name, number in counts.signals.items():
             print(f"  {name}: {number:,} values")
+        if counts.unread:
+            print(f"  not read: {listed(counts.unread)}")
         if verify:
-            print("verified: every array equals the source's")
+            kinds = [kind for kind in ("events", "frames", "triggers", "imu") if getattr(counts, kind)]
+            compared = ", ".join(["sensor", *kinds, *counts.signals])
+            print(f"verified: {compared}: as read again from both files, all numbers are equal")
 
     _parse(convert, "convert-recording", arguments)
 

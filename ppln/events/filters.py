@@ -22,8 +22,8 @@ def hot_pixels(events: Events, *, factor: float = 10.0) -> NDArray[np.bool_]:
 
     A pixel is hot where it has more than `factor` times the events of its neighbours: of the median of eight,
     or of one event if the median is less. An edge that moves wakes the neighbours too, so that texture is not
-    taken for a fault, and three faulty neighbours do not hide one. The eight are the nearest that have events,
-    of the 24 around: events that were rectified leave empty rows and columns between full ones, which say
+    taken for a fault, and three faulty neighbours do not hide one. The eight are the nearest with events, of
+    the 24 around: events that were rectified leave empty rows and columns between full ones, which say
     nothing. Where fewer have events, the rest count as empty; beyond the border of the sensor the neighbours
     are mirrored. The rule needs some events: give it seconds, not one window, and use
     `events[~hot[events.y, events.x]]` for windows and streams.
@@ -48,16 +48,16 @@ def hot_pixels(events: Events, *, factor: float = 10.0) -> NDArray[np.bool_]:
 def without_hot_pixels(events: Events, *, factor: float = 10.0) -> Events:
     """The events of the pixels that are not hot; see `hot_pixels`.
 
-    More than 1 % of all events, of more than one pixel in a thousand, are no faults of pixels: then all events
-    are kept, and a warning says so. (A single hot pixel may well have more than 1 % of a quiet recording.)
+    More than 1 % of all events, of more than one pixel in a thousand, are no faults of pixels: then all are
+    kept, and a warning says so. (A single hot pixel may well have more than 1 % of a quiet recording.)
     """
     hot = hot_pixels(events, factor=factor)
     fired = hot[events.y, events.x]
     if fired.sum() > MOST_EVENTS * len(events) and hot.sum() > MOST_PIXELS * hot.size:
         share = f"{100 * fired.mean():.2g} % of the events and {100 * hot.mean():.2g} % of the pixels"
         warnings.warn(
-            f"kept: {fired.sum():,} events of {hot.sum():,} pixels that fire more than {factor:g} times as often as "
-            f"their neighbours: {share} are too many for hot pixels",
+            f"kept: {fired.sum():,} events of {hot.sum():,} pixels that fire more than {factor:g} times as "
+            f"often as their neighbours: {share} are too many for hot pixels",
             stacklevel=2,
         )
         return events

@@ -1,18 +1,21 @@
 """A recording: the events of one camera, and what else a file holds.
 
-Dimensions: N frames, triggers or samples of a signal.
+Dimensions: N frames, triggers or samples.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events, Sensor
 
+GRAVITY = 9.80665  # m/s2 in a g
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Frames:
     """Pictures of the same camera."""
 
@@ -50,8 +53,14 @@ class Frames:
     def __len__(self) -> int:
         return len(self.images)
 
+    def __repr__(self) -> str:
+        height, width, *colour = self.images.shape[1:]
+        kind = f"{height} x {width}, {'colour' if colour else 'grey'}, {self.images.dtype}"
+        exposed = ", with exposure" if self.exposure is not None else ""
+        return f"Frames({len(self)} of {kind}{_span(self.t)}{exposed})"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Triggers:
     """Marks that came in from outside, or that the camera made itself."""
 
@@ -61,8 +70,11 @@ class Triggers:
     def __len__(self) -> int:
         return len(self.t)
 
+    def __repr__(self) -> str:
+        return f"Triggers({len(self)}{_span(self.t)})"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Signal:
     """A measurement over time: a steering angle, a camera pose."""
 
@@ -70,8 +82,69 @@ class Signal:
     t: NDArray[np.int64]  # [N] microseconds
     values: NDArray  # [N, ...]
 
+    def __repr__(self) -> str:
+        kind = f"{self.values.dtype} of shape {self.values.shape}"
+        return f"Signal({self.name!r}, {kind}{_span(self.t)})"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Imu:
+    """Samples of a camera's inertial sensor, along the sensor's own axes x, y and z, in UNITS."""
+
+    UNITS: ClassVar = {
+        "accelerometer": "g",
+        "gyroscope": "deg/s",
+        "temperature": "deg C",
+        "magnetometer": "uT",
+    }
+
+    t: NDArray[np.int64]  # [N] microseconds
+    accelerometer: NDArray[np.floating]  # [N, 3]
+    gyroscope: NDArray[np.floating]  # [N, 3]
+    temperature: NDArray[np.floating] | None = None  # [N]; None: the file does not tell
+    magnetometer: NDArray[np.floating] | None = None  # [N, 3]; None: the file does not tell
+
+    def __post_init__(self) -> None:
+        n = len(self.t)
+        if self.t.shape != (n,) or self.t.dtype != np.int64:
+            raise ValueError(f"t is {self.t.dtype} of shape {self.t.shape}; give int64 of one dimension")
+        for name, values in self.measured().items():
+            shape = (n,) if name == "temperature" else (n, 3)
+            if values.shape != shape or values.dtype not in (np.float32, np.float64):
+                raise ValueError(
+                    f"{name} is {values.dtype} of shape {values.shape}; give float32 or float64 of {shape}"
+                )
+
+    @classmethod
+    def from_si(cls, t: NDArray[np.int64], acceleration: NDArray, angular_velocity: NDArray) -> Self:
+        """Of m/s2 and radians/s, as ROS has them."""
+        return cls(t, acceleration / GRAVITY, np.degrees(angular_velocity))
+
+    def measured(self) -> dict[str, NDArray]:
+        """The arrays that are there beside t, by name."""
+        named = {name: getattr(self, name) for name in self.UNITS}
+        return {name: values for name, values in named.items() if values is not None}
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    def __repr__(self) -> str:
+        return f"Imu({len(self)} samples of {', '.join(self.measured())}{_span(self.t)})"
+
+
+@dataclass(frozen=True)
+class Unread:
+    """What a file holds that is not read, in words."""
+
+    what: str
+
+    @classmethod
+    def some(cls, count: int, thing: str, of: str) -> Self:
+        """As in 33 messages of /tf."""
+        return cls(f"{count:,} {thing}{'s' * (count != 1)} {of}")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Recording:
     """All that was read from a file."""
 
@@ -81,6 +154,24 @@ class Recording:
     frames: Frames | None = None
     triggers: Triggers | None = None
     signals: dict[str, Signal] = field(default_factory=dict)
+    imu: Imu | None = None
+    unread: tuple[str, ...] = ()  # what else the file holds, in words
+
+    def __repr__(self) -> str:
+        parts = {
+            "events": self.events,
+            "frames": self.frames,
+            "triggers": self.triggers,
+            "imu samples": self.imu,
+        }
+        counts = [f"{len(part)} {name}" for name, part in parts.items() if part is not None]
+        signals = [f"signals {', '.join(self.signals)}"] if self.signals else []
+        size = f"{self.sensor.height} x {self.sensor.width}"
+        return f"Recording({', '.join([self.format, size, *counts, *signals])})"
+
+
+def _span(t: NDArray[np.int64]) -> str:
+    return f", {t[0]} us to {t[-1]} us" if len(t) else ""
 
 
 def join_frames(parts: Sequence[Frames]) -> Frames:
@@ -108,3 +199,14 @@ def join_signals(parts: Sequence[Signal]) -> Signal:
     t, values = np.concatenate([part.t for part in parts]), np.concatenate([part.values for part in parts])
     order = np.argsort(t, kind="stable")
     return Signal(parts[0].name, t[order], values[order])
+
+
+def join_imu(parts: Sequence[Imu]) -> Imu:
+    """One from several, in order of time."""
+    measured = [part.measured() for part in parts]
+    if len({tuple(one) for one in measured}) > 1:
+        raise ValueError("some IMU samples have a temperature or a magnetic field, and others do not")
+    t = np.concatenate([part.t for part in parts])
+    order = np.argsort(t, kind="stable")
+    joined = {name: np.concatenate([one[name] for one in measured])[order] for name in measured[0]}
+    return Imu(t[order], **joined)

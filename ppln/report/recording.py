@@ -1,5 +1,6 @@
 """What is in a recording, as text and as a picture; read in a stream, so that it need not fit in memory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.events import Events, Frames, Sensor, Signal, Triggers, concatenate
-from ppln.events.io import Header, detect, iter_packets, require
+from ppln.events import Events, Frames, Imu, Sensor, Signal, Triggers, concatenate
+from ppln.events.io import Header, Unread, detect, iter_packets, require
 
 _RATE_BIN_US = 10_000
 _GAP_US = 100_000  # no event anywhere on the sensor for so long is worth a line
 _PICTURE_US = 20_000  # of events in one picture
+_NAMED = 12  # of what is not read, at most
 
 
 @dataclass
@@ -38,6 +40,11 @@ class Summary:
     signals: dict[str, list[Any]] = field(
         default_factory=dict
     )  # name: count, shape of a value, least, largest
+    imu: dict[str, list[Any]] = field(default_factory=dict)  # as signals, by what is measured
+    imu_rate: dict[int, NDArray] = field(
+        default_factory=dict
+    )  # by time bin: samples, sums of acceleration and angular velocity along x, y, z
+    unread: list[str] = field(default_factory=list)
 
     @property
     def duration_us(self) -> int:
@@ -67,7 +74,11 @@ def summarize(path: str | Path, *, format: str | None = None, **options: Any) ->
                 for kind, count in zip(*np.unique(packet.kind, return_counts=True), strict=True):
                     summary.triggers[int(kind)] = summary.triggers.get(int(kind), 0) + int(count)
             case Signal():
-                _count_signal(summary, packet)
+                _count_values(summary.signals, packet.name, packet.values)
+            case Imu():
+                _count_imu(summary, packet)
+            case Unread():
+                summary.unread.append(packet.what)
     return summary
 
 
@@ -99,13 +110,23 @@ def _count_frames(summary: Summary, frames: Frames) -> None:
         summary.exposures_us.extend((frames.exposure[:, 1] - frames.exposure[:, 0]).tolist())
 
 
-def _count_signal(summary: Summary, signal: Signal) -> None:
-    if not signal.values.size:
+def _count_values(counted: dict[str, list[Any]], name: str, values: NDArray) -> None:
+    if not values.size:
         return
-    low, high = signal.values.min(), signal.values.max()
-    known = summary.signals.setdefault(signal.name, [0, signal.values.shape[1:], low, high])
-    known[0] += len(signal.t)
+    low, high = values.min(), values.max()
+    known = counted.setdefault(name, [0, values.shape[1:], low, high])
+    known[0] += len(values)
     known[2:] = min(known[2], low), max(known[3], high)
+
+
+def _count_imu(summary: Summary, imu: Imu) -> None:
+    for name, values in imu.measured().items():
+        _count_values(summary.imu, name, values)
+    bins, which = np.unique(imu.t // _RATE_BIN_US, return_inverse=True)
+    sums = np.zeros((len(bins), 7))
+    np.add.at(sums, which, np.column_stack([np.ones(len(imu)), imu.accelerometer, imu.gyroscope]))
+    for i, row in zip(bins.tolist(), sums, strict=True):
+        summary.imu_rate[i] = summary.imu_rate.get(i, 0) + row
 
 
 def text(summary: Summary) -> str:
@@ -130,10 +151,22 @@ def text(summary: Summary) -> str:
     lines.append(f"frames     {_frames(summary)}")
     kinds = ", ".join(f"{count} of kind {kind}" for kind, count in sorted(summary.triggers.items()))
     lines.append(f"triggers   {kinds or 'none'}")
-    for name, (count, shape, low, high) in summary.signals.items():
-        each = f"{' x '.join(map(str, shape))} each, " if shape else ""
-        lines.append(f"signal     {name}: {count:,} values, {each}{low:.6g} to {high:.6g}")
+    lines += [f"signal     {_values(name, *counted)}" for name, counted in summary.signals.items()]
+    lines += [f"imu        {_values(name, *of)} {Imu.UNITS[name]}" for name, of in summary.imu.items()]
+    if summary.unread:
+        lines.append(f"not read   {listed(summary.unread)}")
     return "\n".join(lines)
+
+
+def listed(unread: Sequence[str]) -> str:
+    """What a file holds that is not read, in a line."""
+    more = [f"and {len(unread) - _NAMED:,} more"] if len(unread) > _NAMED else []
+    return ", ".join([*unread[:_NAMED], *more])
+
+
+def _values(name: str, count: int, shape: tuple[int, ...], low: Any, high: Any) -> str:
+    each = f"{' x '.join(map(str, shape))} each, " if shape else ""
+    return f"{name}: {count:,} values, {each}{low:.6g} to {high:.6g}"
 
 
 def _gaps(summary: Summary) -> str:
@@ -170,7 +203,7 @@ def _short(rate: float) -> str:
 
 
 def plot(summary: Summary, out: Path, **options: Any) -> None:
-    """Draw events at the busiest moment, the frame nearest to it, the rate over time and events per pixel."""
+    """Draw events of the busiest moment, the frame nearest to it, events per pixel; rate and IMU by time."""
     require("matplotlib", "matplotlib>=3.8", "drawing a recording")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LogNorm
@@ -184,9 +217,12 @@ def plot(summary: Summary, out: Path, **options: Any) -> None:
     def seconds(t: Any) -> Any:  # from the first event on
         return (t - summary.start_us) / 1e6
 
-    figure = Figure(figsize=(11, 5.2), layout="constrained")
+    inertial = (
+        {"accelerometer, g": 1, "gyroscope, deg/s": 4} if summary.imu_rate else {}
+    )  # first of three columns
+    figure = Figure(figsize=(11, 5.2 + 1.5 * len(inertial)), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(2, 3, height_ratios=(2.4, 1))
+    grid = figure.add_gridspec(2 + len(inertial), 3, height_ratios=(2.4, *[1] * (1 + len(inertial))))
     panels = [figure.add_subplot(grid[0, i]) for i in range(3)]
     panels[0].imshow(events_picture(events))
     panels[0].set_title(f"{len(events):,} events in {_PICTURE_US // 1000} ms from {seconds(begin):.3f} s")
@@ -216,6 +252,21 @@ def plot(summary: Summary, out: Path, **options: Any) -> None:
     below.set_xlabel(f"seconds from the first event; orange: the events above{frames}")
     below.set_ylabel("thousand events/s")
     below.set_ylim(bottom=0)
+    bins = sorted(summary.imu_rate)
+    for row, (label, column) in enumerate(inertial.items(), start=2):
+        panel = figure.add_subplot(grid[row, :], sharex=below)
+        sums = np.array([summary.imu_rate[i] for i in bins])
+        middles = (np.array(bins) + 0.5) * _RATE_BIN_US
+        for i, colour in enumerate(("tab:red", "tab:green", "tab:blue")):
+            panel.plot(
+                seconds(middles),
+                sums[:, column + i] / sums[:, 0],
+                color=colour,
+                linewidth=0.8,
+                label="xyz"[i],
+            )
+        panel.set_ylabel(label)
+        panel.legend(loc="upper right", ncols=3, fontsize="small")
     figure.suptitle(
         f"{summary.path.name}: {summary.format}, {_size(summary.sensor)}, {summary.events:,} events"
     )

@@ -3,11 +3,12 @@
 A format is a module of this folder with two functions:
 
     matches(path, head)                  does it look like it? head: the first 4096 bytes; of a folder, none
-    packets(path, options, only_events)  Header first; then Events, Frames, Triggers and Signals, as they come
+    packets(path, options, only_events)  Header first; then Events, Frames, Triggers, Signal, Imu as they come
 
 Packets are small, CHUNK events at most, so that a file need not fit in memory. Where only_events, the others
-need not be made. A fault of the file is a RecordingError (a ValueError becomes one here); a format's library
-is imported when the first packet is asked for.
+need not be made. What else the file holds is named in the end, by packets of Unread. A fault of the file is a
+RecordingError (a ValueError becomes one here); a format's library is imported when the first packet is asked
+for.
 """
 
 import importlib
@@ -25,10 +26,13 @@ import numpy as np
 from ppln.events.events import Events, Sensor, concatenate, whole
 from ppln.events.recording import (
     Frames,
+    Imu,
     Recording,
     Signal,
     Triggers,
+    Unread,
     join_frames,
+    join_imu,
     join_signals,
     join_triggers,
 )
@@ -79,7 +83,7 @@ class Options:
     whole, and warn of what was done."""
 
 
-Packet = Header | Events | Frames | Triggers | Signal
+Packet = Header | Events | Frames | Triggers | Signal | Imu | Unread
 
 
 def require(library: str, requirement: str, what: str) -> Any:
@@ -194,11 +198,12 @@ def iter_packets(path: str | Path, *, format: str | None = None, **options: Any)
 
 
 def read_recording(path: str | Path, *, format: str | None = None, **options: Any) -> Recording:
-    """Events, frames, triggers and signals, all in memory. `options`: see Options."""
+    """Events, frames, triggers, signals and IMU samples, all in memory. `options`: see Options."""
     name = format or detect(path)
     header, events, others = _gather(path, name, Options(**options), only_events=False)
     frames = [packet for packet in others if isinstance(packet, Frames)]
     triggers = [packet for packet in others if isinstance(packet, Triggers)]
+    imu = [packet for packet in others if isinstance(packet, Imu)]
     signals: dict[str, list[Signal]] = {}
     for packet in others:
         if isinstance(packet, Signal):
@@ -211,6 +216,8 @@ def read_recording(path: str | Path, *, format: str | None = None, **options: An
             frames=join_frames(frames) if frames else None,
             triggers=join_triggers(triggers) if triggers else None,
             signals={name: join_signals(parts) for name, parts in signals.items()},
+            imu=join_imu(imu) if imu else None,
+            unread=tuple(packet.what for packet in others if isinstance(packet, Unread)),
         )
     except RecordingError:
         raise

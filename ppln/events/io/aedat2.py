@@ -3,7 +3,7 @@
 After header lines that begin with '#' come records of 8 bytes, big-endian: an address and a time stamp in
 microseconds. Of the address, by iniVation's specification of AEDAT 2.0:
 
-    bit 31     0: event or trigger; 1: sample of the image sensor or of the inertial sensor
+    bit 31     0: event or trigger; 1: sample of the image sensor or of the inertial sensor (IMU)
     30 to 22   y, from the bottom
     21 to 12   x
     11         1: brighter
@@ -23,6 +23,11 @@ the jump of the reset reads from one corner to the opposite one. One that is not
 unless the recording began or ended within it. Its time stamp is that of the first signal read. The exposure
 ends near it, but where it begins depends on the shutter, global or rolling, which the file does not tell: it
 is None.
+
+Of a record of the IMU, an InvenSense MPU-6150, bit 11 is 1; bits 30 to 28 say what it is, and 27 to 12 are a
+number with a sign. Seven make a sample: 0 to 2 are acceleration along x, y and z, 3 is temperature, 4 to 6
+are angular velocity. 2**15 is the full scale, which jAER writes into the header; where it did not, its
+defaults, 8 g and 1000 degrees/s, are taken. The temperature is the number / 340 + 35 degrees Celsius.
 """
 
 import re
@@ -35,7 +40,7 @@ from numpy.typing import NDArray
 
 from ppln.events.events import Events, Sensor
 from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor
-from ppln.events.recording import Frames, Triggers
+from ppln.events.recording import Frames, Imu, Triggers, Unread
 
 MAGIC = b"#!AER-DAT2.0"
 CHIPS = {"240": Sensor(180, 240), "346": Sensor(260, 346)}
@@ -47,6 +52,9 @@ TRIGGER = 0x0000_0400
 BRIGHTER = 0x0000_0800
 INERTIAL = 0x0000_0800  # the same bit, where OTHER is set
 SIGNAL = 0x0000_0400  # of a sample of the image sensor
+SAMPLE = np.arange(7)  # what the records of a sample of the IMU are, in this order
+# A line of the header such as <entry key="ImuAccelScale" value="ImuAccelScaleG8"/>; newer ones name the chip.
+FULL_SCALE = re.compile(rb'key="(?:(\w+)\.IMU\.|Imu)(Accel|Gyro)Scale" value="[A-Za-z]+([1-9]\d{0,3})"')
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -54,7 +62,7 @@ def matches(path: Path, head: bytes) -> bool:
 
 
 def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]:
-    start, camera_lines = _header(path)
+    start, camera_lines, scale_entries = _header(path)
     sensor = _sensor(path, camera_lines, options)
     count, rest = divmod(path.stat().st_size - start, 8)
     if rest:
@@ -68,10 +76,16 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
     seen: set[int] = set()
     events = 0
     frames = _Assembly(sensor)
+    imu = _Samples(_full_scales(camera_lines, scale_entries))
+    others = 0  # events of other cameras
     for address, t in _records(path, start, count):
         if not only_events:
             samples = np.flatnonzero((address & (OTHER | INERTIAL)) == OTHER)
             yield from frames.add(address[samples], t[samples])
+            inertial = (address & (OTHER | INERTIAL)) == (OTHER | INERTIAL)
+            if options.camera is not None:
+                inertial &= address & 7 == options.camera
+            yield from imu.add(address[inertial], t[inertial])
             marks = np.flatnonzero((address & (OTHER | TRIGGER)) == TRIGGER)
             if marks.size:
                 yield Triggers(t[marks], (address[marks] >> 10 & 3).astype(np.uint8))
@@ -90,6 +104,7 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
                     f"{path} holds events of the cameras {sorted(seen)}; give camera=, one of them"
                 )
             address, t = address[mine], t[mine]
+            others += int((~mine).sum())
         x = sensor.width - 1 - (address >> 12 & 0x3FF).astype(np.int16)
         y = sensor.height - 1 - (address >> 22 & 0x1FF).astype(np.int16)
         try:
@@ -104,6 +119,10 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
     yield from frames.finish()
     if frames.broken:
         warnings.warn(f"{path}: left out {frames.broken} of its frames that are not whole", stacklevel=2)
+    if others:
+        yield Unread.some(others, "event", "of other cameras")
+    if lost := imu.lost + imu.address.size:
+        yield Unread.some(lost, "record", "of the IMU outside whole samples")
 
 
 class _Assembly:
@@ -159,6 +178,32 @@ class _Assembly:
         yield Frames((reset - signal).clip(0).astype(np.uint16)[None], t[kind == 1][:1])
 
 
+class _Samples:
+    """Samples of the IMU, put together from their records as they come."""
+
+    def __init__(self, scales: dict[str, int]) -> None:
+        self.scales = {name: np.float32(scale / 2**15) for name, scale in scales.items()}
+        self.address, self.t = np.empty(0, np.uint32), np.empty(0, np.int64)  # of the sample that is not over
+        self.lost = 0  # records
+
+    def add(self, address: NDArray[np.uint32], t: NDArray[np.int64]) -> Iterator[Imu]:
+        address, t = np.append(self.address, address), np.append(self.t, t)
+        begin = np.empty(0, np.int64)
+        if address.size >= SAMPLE.size:
+            kinds = np.lib.stride_tricks.sliding_window_view(address >> 28 & 7, SAMPLE.size)
+            begin = np.flatnonzero((kinds == SAMPLE).all(axis=1))
+        end = int(begin[-1]) + SAMPLE.size if begin.size else 0
+        rest = max(end, address.size - SAMPLE.size + 1)
+        self.address, self.t = address[rest:], t[rest:]
+        self.lost += rest - begin.size * SAMPLE.size
+        if begin.size:
+            values = (
+                (address[begin[:, None] + SAMPLE] >> 12).astype(np.uint16).view(np.int16).astype(np.float32)
+            )
+            acceleration, velocity = values[:, :3] * self.scales["Accel"], values[:, 4:] * self.scales["Gyro"]
+            yield Imu(t[begin], acceleration, velocity, values[:, 3] / 340 + 35)
+
+
 def _records(path: Path, start: int, count: int) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64]]]:
     """Addresses, and times in microseconds."""
     stamp = time = 0  # of the record before
@@ -175,12 +220,13 @@ def _records(path: Path, start: int, count: int) -> Iterator[tuple[NDArray[np.ui
         yield address, t
 
 
-def _header(path: Path) -> tuple[int, str]:
-    """Where the records begin, and the lines of the header that tell the camera.
+def _header(path: Path) -> tuple[int, str, list[tuple[str, str, int]]]:
+    """Where the records begin, the lines of the header that tell the camera, and what it tells of the IMU.
 
     The first record may begin with the byte '#' too: it is no line of text that ends like the first one.
     """
     lines: list[str] = []
+    scales: list[tuple[str, str, int]] = []  # the chip, if it is named; the sensor; its full scale
     with path.open("rb") as file:
         ending = b"\r\n" if file.readline(LONGEST_LINE).endswith(b"\r\n") else b"\n"
         while True:
@@ -191,9 +237,22 @@ def _header(path: Path) -> tuple[int, str]:
                 or not line.endswith(ending)
                 or re.search(rb"[\0-\x08\x0e-\x1f]", line)
             ):
-                return start, " ".join(lines)
+                return start, " ".join(lines), scales
             if re.match(rb"#\s*(AEChip|HardwareInterface):", line):
                 lines.append(line[1:].decode(errors="replace").strip())
+            if found := FULL_SCALE.search(line):
+                chip, sensor, scale = found.groups(default=b"")
+                scales.append((chip.decode(), sensor.decode(), int(scale)))
+
+
+def _full_scales(camera_lines: str, told: list[tuple[str, str, int]]) -> dict[str, int]:
+    """Of the accelerometer (g) and the gyroscope (degrees/s); what is told of this chip counts most."""
+    chips = {word.rpartition(".")[2] for word in camera_lines.split()}
+    scales = {"Accel": 8, "Gyro": 1000}
+    for chip, sensor, scale in sorted(told, key=lambda entry: entry[0] in chips):
+        if chip in ("", *chips):
+            scales[sensor] = scale
+    return scales
 
 
 def _sensor(path: Path, camera_lines: str, options: Options) -> Sensor:

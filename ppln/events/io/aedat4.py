@@ -1,7 +1,8 @@
-"""AEDAT-4, as iniVation's DV and dv-processing write it: events, frames and triggers.
+"""AEDAT-4, as iniVation's DV and dv-processing write it: events, frames, triggers and IMU samples.
 
 A header, then packets: the number of a stream, a length, and a FlatBuffers table, mostly compressed. An XML
-text in the header says what the streams are. Rows count from the top. Inertial samples are passed over.
+text in the header says what the streams are. Rows count from the top. Of IMU samples, what a camera does not
+measure, such as a magnetic field, is 0 in the file, and here.
 
 The kind of a trigger is its type in the file: 0 is a reset of time, 1 to 3 came in from outside, 4 and 5 from
 a generator, 6 and 7 are begin and end of a frame, 8 and 9 of its exposure.
@@ -10,12 +11,14 @@ a generator, 6 and 7 are begin and end of a frame, 8 and 9 of its exposure.
 import struct
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ppln.events.events import Events, Sensor
 from ppln.events.io import (
@@ -28,12 +31,13 @@ from ppln.events.io import (
     cut_short,
     require,
 )
-from ppln.events.recording import Frames, Triggers
+from ppln.events.recording import Frames, Imu, Triggers, Unread
 
 MAGIC = b"#!AER-DAT4.0\r\n"
 HEADER_BYTES = 1 << 24  # at most; those of real files have some thousand
 PACKET_BYTES = 1 << 28  # at most, decompressed; those of real files have up to some million
 PIECE_BYTES = 1 << 20  # decompressed at a time
+TABLES = 1 << 16  # triggers or IMU samples decoded at a time
 EVENT = np.dtype(
     {
         "names": ["t", "x", "y", "p"],
@@ -67,6 +71,7 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
         sensor = agreed_sensor(path, told, options)
         yield Header(sensor, has_events=wanted[camera] == "EVTS")
 
+        passed_over: Counter[int] = Counter()  # packets of streams that are not read
         at = file.tell()
         end = table_at if table_at > 0 else size  # a finished file ends with a table of its packets
         while at < end:
@@ -87,8 +92,12 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
                 except (struct.error, ValueError, OverflowError) as error:
                     raise RecordingError(f"{path}, in the packet at byte {at}: {error}") from error
             else:
+                passed_over[stream] += 1
                 file.seek(length, 1)
             at += 8 + length
+        for stream, count in passed_over.items():
+            kind, source = (streams[stream].get(key, "") for key in ("typeIdentifier", "source"))
+            yield Unread.some(count, "packet", f"of stream {stream} ({kind} of {source})")
 
 
 def _header(buffer: bytes) -> tuple[Codec | None, int, dict[int, dict[str, str]]]:
@@ -132,7 +141,7 @@ def _chosen(
         raise RecordingError(f"camera is {options.camera}, but {path} holds {len(cameras)}, counted from 0")
     camera = cameras[options.camera or 0]
     wanted = {camera: streams[camera]["typeIdentifier"]}
-    for kind in () if only_events else {"FRME", "TRIG"} - set(wanted.values()):
+    for kind in () if only_events else {"FRME", "TRIG", "IMUS"} - set(wanted.values()):
         same = [i for i in of_type(kind) if streams[i].get("source") == streams[camera].get("source")]
         if len(same) > 1:
             warnings.warn(f"{path} holds {len(same)} streams of type {kind}; the first is read", stacklevel=3)
@@ -170,11 +179,15 @@ def _decoded(kind: str, buffer: Buffer, sensor: Sensor, options: Options) -> Ite
         for i in range(0, count, CHUNK):
             x, y, t, p = (events[name][i : i + CHUNK] for name in "xytp")
             yield Events.adopt(x, y, np.ascontiguousarray(t), p != 0, sensor, repair=options.repair)
-    elif count:
-        places = [at + i for i in range(0, 4 * count, 4)]
-        tables = [place + _read(buffer, "<I", place) for place in places]
-        t = np.array([_number(buffer, table, 0, "<q") for table in tables], np.int64)
-        yield Triggers(t, np.array([_number(buffer, table, 1, "<B") for table in tables], np.uint8))
+        return
+    for i in range(0, count, TABLES):
+        tables = _tables(buffer, at + 4 * i, min(count - i, TABLES))
+        t = _column(buffer, tables, 0, "<i8")
+        if kind == "TRIG":
+            yield Triggers(t, _column(buffer, tables, 1, "u1"))
+        else:  # one column for the temperature, three each for the axes of the others
+            values = np.stack([_column(buffer, tables, k, "<f4") for k in range(1, 11)], axis=1)
+            yield Imu(t, values[:, 1:4], values[:, 4:7], values[:, 0], values[:, 7:])
 
 
 def _frame(buffer: Buffer, table: int) -> Frames:
@@ -242,3 +255,29 @@ def _vector(buffer: Buffer, table: int, index: int, item_bytes: int) -> tuple[in
     if at + 4 + count * item_bytes > len(buffer):
         raise struct.error(f"a list of {count} items goes beyond the end")
     return at + 4, count
+
+
+def _tables(buffer: Buffer, at: int, count: int) -> NDArray[np.int64]:
+    """Where the tables of a list are, whose first entry is at `at`."""
+    places = at + 4 * np.arange(count)
+    return places + _taken(buffer, places, "<u4")
+
+
+def _column(buffer: Buffer, tables: NDArray[np.int64], index: int, code: str) -> NDArray:
+    """A field of many tables, as _number."""
+    fields = tables - _taken(buffer, tables, "<i4")
+    entry = 4 + 2 * index
+    distance = np.zeros_like(tables)
+    told = entry < _taken(buffer, fields, "<u2")
+    distance[told] = _taken(buffer, fields[told] + entry, "<u2")
+    values = np.zeros(len(tables), np.dtype(code).newbyteorder("="))
+    there = distance > 0
+    values[there] = _taken(buffer, (tables + distance)[there], code)
+    return values
+
+
+def _taken(buffer: Buffer, places: NDArray[np.int64], code: str) -> NDArray:
+    size = np.dtype(code).itemsize
+    if places.size and not 0 <= places.min() <= places.max() <= len(buffer) - size:
+        raise struct.error("a table goes beyond the end")
+    return np.frombuffer(buffer, np.uint8)[places[:, None] + np.arange(size)].view(code)[:, 0]

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ppln.events.io import Options, Packet, RecordingError
-from ppln.events.io.hdf5 import check_length, dataset, datasets, header, holds, opened, read_events
+from ppln.events.io.hdf5 import check_length, dataset, datasets, header, holds, opened, read_events, unread
 from ppln.events.recording import Frames, Signal
 
 COLUMNS = ("events/x", "events/y", "events/t_us", "events/p")
@@ -49,3 +49,4 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
             part = slice(first, first + FRAMES)
             yield Frames(images[part], exposure[part, 0], exposure[part])
         yield Signal("frame_index", exposure[:, 0], number[:])
+        yield from unread(file, ("frames", "frame_index", "exposure_us", "event_offset", *COLUMNS))

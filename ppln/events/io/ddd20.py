@@ -6,7 +6,8 @@
 
 A packet is as libcaer and AEDAT 3.1 define it, little-endian: a header of 28 bytes and events of one type,
 each with bit 0 of its first word set where it is valid. Row 0 is the top. Types read: polarity events,
-frames, and special events, which become triggers but for wraps and resets of the clock. IMU samples are not.
+frames, special events, which become triggers but for wraps and resets of the clock, and IMU samples of six or
+nine axes, in g, degrees/s, degrees Celsius and microtesla.
 
 Events carry the camera's clock, measurements the computer's. The camera's is moved onto the computer's by one
 constant: the last event of the first packet is taken to have happened when the packet was received. After a
@@ -14,6 +15,7 @@ reset of the camera's clock the constant is taken anew. A frame's time stamp is 
 """
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,14 +26,24 @@ from numpy.typing import NDArray
 from ppln.events.events import Events, Sensor
 from ppln.events.io import CHUNK, Options, Packet, RecordingError
 from ppln.events.io.hdf5 import byte_rows, check_length, dataset, datasets, find, header, holds, opened
-from ppln.events.recording import Frames, Signal, Triggers
+from ppln.events.recording import Frames, Imu, Signal, Triggers, Unread
 
 SENSOR = Sensor(260, 346)
 FEW = 1 << 16  # events are gathered from packets until there are so many
-SPECIAL, POLARITY, FRAME = 0, 1, 2
+SPECIAL, POLARITY, FRAME, IMU6, IMU9 = range(5)
 CLOCK_RESET, FIRST_TRIGGER = 1, 2  # types of special events; 0 is a wrap of the clock
 PACKET = np.dtype("<i2, <i2, <i4, <i4, <i4, <i4, <i4, <i4")  # see _events
 WORDS = np.dtype([("data", "<u4"), ("t", "<i4")])
+INERTIAL = [
+    *(("data", "<u4"), ("t", "<i4")),
+    *(
+        ("accelerometer", "<f4", 3),
+        ("gyroscope", "<f4", 3),
+        ("temperature", "<f4"),
+        ("magnetometer", "<f4", 3),
+    ),
+]
+LAYOUTS = {SPECIAL: WORDS, POLARITY: WORDS, IMU6: np.dtype(INERTIAL[:-1]), IMU9: np.dtype(INERTIAL)}
 FRAME_HEAD = [("data", "<u4"), ("start", "<i4"), ("t", "<i4"), ("exposure", "<i4", 2), ("size", "<i4", 2)]
 FRAME_BYTES = 36  # before the pixels; after FRAME_HEAD comes the position
 
@@ -54,9 +66,11 @@ def _camera(file: Any, path: Path, options: Options, only_events: bool) -> Itera
     shift_us: int | None = None  # from the camera's clock to the computer's
     waiting: list[tuple[NDArray, ...]] = []  # x, y, t, p
     last_us: int | None = None
+    others: Counter[int] = Counter()  # packets of types that are not read
     for row, data in enumerate(byte_rows(file, path, "dvs/data", len(received_us))):
         where = f"{path}: dvs/data, row {row}"
         kind, base_us, events = _events(data, where)
+        others[kind] += kind not in (*LAYOUTS, FRAME)
         if kind == SPECIAL:
             special = events["data"] >> 1 & 0x7F
             if (special == CLOCK_RESET).any():
@@ -82,10 +96,16 @@ def _camera(file: Any, path: Path, options: Options, only_events: bool) -> Itera
         elif kind == FRAME:
             for event in events:
                 yield _frame(event, base_us + shift_us, where)
+        elif kind in (IMU6, IMU9):
+            names = [name for name in Imu.UNITS if name in (events.dtype.names or ())]
+            yield Imu(t, **{name: events[name].astype(np.float32) for name in names})
         else:
             yield Triggers(t, special.astype(np.uint8))
     if waiting:
         yield from _gathered(waiting, f"{path}: dvs/data, up to row {row}", options)
+    for kind, count in sorted(others.items()):
+        if count and not only_events:
+            yield Unread.some(count, "packet", f"of events of type {kind}")
 
 
 def _events(data: NDArray[np.uint8], where: str) -> tuple[int, int, NDArray]:
@@ -99,12 +119,12 @@ def _events(data: NDArray[np.uint8], where: str) -> tuple[int, int, NDArray]:
         raise RecordingError(
             f"{where} is damaged: {len(body)} bytes for {number} of {capacity} events of {size} bytes each"
         )
-    if kind in (SPECIAL, POLARITY) and size == WORDS.itemsize:
-        layout = WORDS
+    if kind in LAYOUTS and size == LAYOUTS[kind].itemsize:
+        layout = LAYOUTS[kind]
     elif kind == FRAME and size >= FRAME_BYTES and size % 2 == 0:
         pixels = (size - FRAME_BYTES) // 2
         layout = np.dtype([*FRAME_HEAD, ("position", "<i4", 2), ("pixels", "<u2", (pixels,))])
-    elif kind in (SPECIAL, POLARITY, FRAME):
+    elif kind in (*LAYOUTS, FRAME):
         raise RecordingError(f"{where} is damaged: events of type {kind} cannot have {size} bytes")
     else:
         return kind, 0, np.empty(0, WORDS)
@@ -138,13 +158,15 @@ def _frame(event: NDArray, shift_us: int, where: str) -> Frames:
     return Frames(image, exposure[:1] + (exposure[1:] - exposure[:1]) // 2, exposure[None])
 
 
-def _measurements(file: Any, path: Path) -> Iterator[Signal]:
+def _measurements(file: Any, path: Path) -> Iterator[Signal | Unread]:
     for key in sorted(set(file) - {"dvs"}):
         group = file[key]
         if not isinstance(group, Mapping) or not {"data", "timestamp"} <= set(group):
+            yield Unread(key)
             continue
         if find(file, f"{key}/data").dtype.kind not in "biuf":
             warnings.warn(f"{path}: {key} is left out, its data are not numbers", stacklevel=2)
+            yield Unread(key)
             continue
         values = dataset(file, f"{key}/data", None, "biuf")
         (t,) = datasets(file, [f"{key}/timestamp"], "iu")

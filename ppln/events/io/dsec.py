@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ppln.events.events import Sensor
 from ppln.events.io import Options, Packet
-from ppln.events.io.hdf5 import dataset, header, holds, opened, read_events
+from ppln.events.io.hdf5 import dataset, header, holds, opened, read_events, unread
 
 SENSOR = Sensor(480, 640)
 COLUMNS = ("events/x", "events/y", "events/t", "events/p")
@@ -28,3 +28,5 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
         yield header(path, SENSOR, options)
         shift_us = int(dataset(file, "t_offset", 0, "iu")[()])
         yield from read_events(file, COLUMNS, SENSOR, options, shift_us)
+        if not only_events:
+            yield from unread(file, (*COLUMNS, "t_offset", "ms_to_idx"))

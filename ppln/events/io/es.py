@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ppln.events.events import Events
 from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor, cut_short, refuse_camera
+from ppln.events.recording import Unread
 
 MAGIC = b"Event Stream"
 HEADER = struct.Struct("<12s4B2H")  # magic, version (3), type, width, height
@@ -49,6 +50,7 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
         yield Header(sensor)
         flag_bits = FLAG_BITS[kind]
         t_last, rest = 0, b""
+        halves = 0  # of measurements of brightness
         while block := file.read(BLOCK_BYTES):
             data = np.frombuffer(rest + block, np.uint8)
             first, t, used, t_last = _parse(data, flag_bits, t_last)
@@ -56,11 +58,14 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
             flags = data[first]
             if kind == 2:
                 is_change = flags & 1 == 0
+                halves += int((~is_change).sum())
                 first, t, flags = first[is_change], t[is_change], flags[is_change] >> 1
             x, y = (data[first + i] | data[first + i + 1].astype(np.int32) << 8 for i in (1, 3))
             yield Events.adopt(x, height - 1 - y, t, flags & 1 == 1, sensor, repair=options.repair)
         if rest:
             cut_short(path, file.tell() - len(rest), options)
+        if halves and not only_events:
+            yield Unread.some(halves, "event", "that measure brightness")
 
 
 def _parse(data: NDArray[np.uint8], flag_bits: int, t: int) -> tuple[NDArray, NDArray[np.int64], int, int]:

@@ -28,7 +28,7 @@ from ppln.events.io import (
     require,
 )
 from ppln.events.io.matlab import MAGIC, read_variables
-from ppln.events.recording import Frames
+from ppln.events.recording import Frames, Unread
 
 PNG = b"\x89PNG\r\n\x1a\n"
 COLUMNS = ("section_event_x", "section_event_y", "section_event_timestamp", "section_event_polarity")
@@ -45,6 +45,7 @@ def matches(path: Path, head: bytes) -> bool:
 def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]:
     refuse_camera(path, options)
     sensor: Sensor | None = None
+    others: set[str] = set()  # variables that are not read
     for mat, picture in _pairs(path):
         image = _image(picture) if picture else None
         told = agreed_sensor(picture or mat, (None, None) if image is None else image.shape[:2], options)
@@ -53,7 +54,9 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
             yield Header(sensor)
         elif told != sensor:
             raise RecordingError(f"{picture} has {tuple(told)} pixels, those before {tuple(sensor)}")
-        columns, exposure = _read(mat)
+        content = read_variables(mat)
+        others.update(set(content) - {*COLUMNS, *LIMITS})
+        columns, exposure = _read(mat, content)
         for first in range(0, len(columns[0]), CHUNK):
             x, y, t, p = (column[first : first + CHUNK] for column in columns)
             try:
@@ -63,6 +66,8 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
             yield events
         if image is not None and not only_events:
             yield Frames(image[None], exposure[:1], exposure[None])
+    for name in () if only_events else sorted(others):
+        yield Unread(f"variable {name}")
 
 
 def _pairs(path: Path) -> list[tuple[Path, Path | None]]:
@@ -115,9 +120,8 @@ def _image(path: Path) -> NDArray:
     return image
 
 
-def _read(path: Path) -> tuple[list[NDArray], NDArray[np.int64]]:
+def _read(path: Path, content: dict[str, NDArray]) -> tuple[list[NDArray], NDArray[np.int64]]:
     """x, y, t and p; begin and end of the exposure."""
-    content = read_variables(path)
     for name in (*COLUMNS, *LIMITS):
         _check(path, name, content.get(name))
     x, y, seconds, p = (content[name].ravel() for name in COLUMNS)

@@ -3,7 +3,7 @@
 Lines "% key value", then little-endian words of 32 bits (EVT 2.0) or 16 bits (EVT 3.0), whose upper four bits
 say what they are. Some words change a state, first of all the upper part of the time; an event takes from it
 what its own word does not tell. A file may begin in the middle of a stream: events whose time, row or column
-was never told are left out. Words of other types are passed over. Rows count from the top.
+was never told are left out. Words of other types are not read. Rows count from the top.
 
 Older cameras do not write the size of their sensor. It is then taken to be 720 x 1280, the largest with these
 encodings, unless sensor=(height, width) says what it is.
@@ -29,9 +29,13 @@ from ppln.events.io import (
     cut_short,
     refuse_camera,
 )
-from ppln.events.recording import Triggers
+from ppln.events.recording import Triggers, Unread
 
 HEADER_BYTES = 1 << 16  # of a header, at most; those of real files have some hundred
+KINDS = {
+    "EVT2": (0x0, 0x1, 0x8, 0xA),
+    "EVT3": (0x0, 0x2, 0x3, 0x4, 0x5, 0x6, 0x8, 0xA),
+}  # of words that are read
 LARGEST = 720, 1280  # sensor of a camera with these encodings
 UNKNOWN = -1 << 40  # a column not told yet: left of all others, even after many vectors
 
@@ -49,7 +53,7 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
         keys, start = parse_header(file.read(HEADER_BYTES))
         name, *details = (keys.get("format") or f"EVT{keys.get('evt', '')}").split(";")
         encoding = name.upper().removesuffix(".0")
-        if encoding not in ("EVT2", "EVT3"):
+        if encoding not in KINDS:
             raise RecordingError(
                 f"{path} is of encoding {name!r}; EVT2 and EVT3 are read: convert it with Prophesee's tools"
             )
@@ -67,20 +71,25 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
         sensor = agreed_sensor(path, told, options)
         yield Header(sensor)
         file.seek(start)
+        counts = np.zeros(16, np.int64)  # of words, by what they are
         if encoding == "EVT2":
-            decoded = _evt2(records(path, file, np.dtype("<u4"), CHUNK, options))
+            decoded = _evt2(records(path, file, np.dtype("<u4"), CHUNK, options), counts)
         else:  # a word of EVT 3.0 holds up to 12 events
-            decoded = _evt3(records(path, file, np.dtype("<u2"), CHUNK // 12, options))
+            decoded = _evt3(records(path, file, np.dtype("<u2"), CHUNK // 12, options), counts)
         for x, y, t, p, trigger_t, trigger_kind in decoded:
             yield Events.adopt(x, y, t, p, sensor, repair=options.repair)
             if trigger_t.size and not only_events:
                 yield Triggers(trigger_t, trigger_kind)
+        for kind in np.flatnonzero(counts):
+            if kind not in KINDS[encoding] and not only_events:
+                yield Unread.some(int(counts[kind]), "word", f"of type 0x{kind:X}")
 
 
-def _evt2(blocks: Iterator[NDArray]) -> Iterator[Decoded]:
+def _evt2(blocks: Iterator[NDArray], counts: NDArray[np.int64]) -> Iterator[Decoded]:
     high = -1  # the latest upper part of the time; below 0: none yet
     for words in blocks:
         kind = words >> 28
+        counts += np.bincount(kind, minlength=16)
         at = np.flatnonzero(kind == 0x8)
         t = _latest(at, unwrapped(words[at] & 0x0FFFFFFF, 28, high), high, words.size)
         high = int(t[-1])
@@ -93,11 +102,12 @@ def _evt2(blocks: Iterator[NDArray]) -> Iterator[Decoded]:
         yield events >> 11 & 0x7FF, events & 0x7FF, t[at], events >> 28 == 1, t[is_trigger], trigger_kind
 
 
-def _evt3(blocks: Iterator[NDArray]) -> Iterator[Decoded]:
+def _evt3(blocks: Iterator[NDArray], counts: NDArray[np.int64]) -> Iterator[Decoded]:
     high, low, row = -1, 0, -1  # upper and lower part of the time, and the row; below 0: none yet
     column, polarity = UNKNOWN, 0  # of the next vector
     for words in blocks:
         kind, value = words >> 12, (words & 0xFFF).astype(np.int32)
+        counts += np.bincount(kind, minlength=16)
 
         at = np.flatnonzero((kind == 0x8) | (kind == 0x6))
         is_high, parts = kind[at] == 0x8, value[at]

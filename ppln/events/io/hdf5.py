@@ -9,7 +9,7 @@ import io
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import ceil, prod
 from pathlib import Path
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ppln.events.events import Events
 from ppln.events.io import CHUNK, Header, Options, RecordingError, agreed_sensor, refuse_camera, require
+from ppln.events.recording import Unread
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 DEFLATE = 1
@@ -158,6 +159,18 @@ def read_events(
             where = f"{', '.join(columns)}, rows {first} to {part.stop}"
             raise RecordingError(f"{file.filename}: {where}: {error}") from error
         yield events
+
+
+def unread(group: Any, known: Collection[str], within: str = "") -> Iterator[Unread]:
+    """What a file holds beside the groups and datasets of these names."""
+    for name in group:
+        path = within + name
+        if path in known:
+            continue
+        if any(one.startswith(f"{path}/") for one in known):
+            yield from unread(group[name], known, f"{path}/")
+        else:
+            yield Unread(path)
 
 
 def byte_rows(file: Any, path: Path, name: str, count: int) -> Iterator[NDArray[np.uint8]]:

@@ -29,17 +29,29 @@ from ppln.events.io.hdf5 import (
     header,
     opened,
     read_events,
+    unread,
 )
-from ppln.events.recording import Frames, Recording, Signal, Triggers
+from ppln.events.recording import Frames, Imu, Recording, Signal, Triggers, Unread
 from ppln.files import put_in_place
 
 NAME, VERSION = b"ppln recording", 1
 COLUMNS = ("events/x", "events/y", "events/t", "events/p")
-UNITS = {"x": "px", "y": "px", "t": "us", "p": "1: brighter, 0: darker", "exposure": "us, begin and end"}
+UNITS = {
+    "x": "px",
+    "y": "px",
+    "t": "us",
+    "p": "1: brighter, 0: darker",
+    "exposure": "us, begin and end",
+    **Imu.UNITS,
+}
 ROWS = 1 << 14  # in a compressed piece, at most: what is unpacked to read one of them
 PIECE_BYTES = 1 << 17
 IN_ORDER = ("events/t", "frames/t")  # time stamps that must not go back
-PACKET_BYTES = 1 << 23  # of frames and signals
+PACKET_BYTES = 1 << 23  # of frames, signals and IMU samples
+KNOWN = (  # what a file may hold
+    *(*COLUMNS, "frames/images", "frames/t", "frames/exposure", "triggers/t", "triggers/kind"),
+    *("imu/t", *(f"imu/{name}" for name in Imu.UNITS), "signals"),
+)
 CHECKED_SUPERBLOCKS = (2, 3)  # versions of the first block of a file that carry a checksum
 
 
@@ -51,6 +63,8 @@ class Counts:
     frames: int = 0
     triggers: int = 0
     signals: dict[str, int] = field(default_factory=dict)
+    imu: int = 0
+    unread: tuple[str, ...] = ()  # what the source holds that was not read
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -75,8 +89,11 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
         if "triggers" in groups:
             t, kind = datasets(file, ["triggers/t", "triggers/kind"], "iu")
             yield Triggers(t[:], kind[:])
+        if "imu" in groups:
+            yield from _imu(file)
         for name in file["signals"] if "signals" in groups else ():
             yield from _signal(file, name)
+        yield from unread(file, KNOWN)
 
 
 def read_between(path: str | Path, start_us: int, end_us: int) -> Events:
@@ -163,6 +180,15 @@ def _frames(file: Any) -> Iterator[Frames]:
         yield Frames(images[part], t[part], None if exposure is None else exposure[part])
 
 
+def _imu(file: Any) -> Iterator[Imu]:
+    (t,) = datasets(file, ["imu/t"], "i")
+    names = [name for name in Imu.UNITS if name in {"accelerometer", "gyroscope", *file["imu"]}]
+    values = {name: dataset(file, f"imu/{name}", None, "f") for name in names}
+    check_length(file, list(values.values()), len(t))
+    for part in _parts(values["accelerometer"]):
+        yield Imu(t[part], **{name: column[part] for name, column in values.items()})
+
+
 def _signal(file: Any, name: str) -> Iterator[Signal]:
     (t,) = datasets(file, [f"signals/{name}/t"], "i")
     values = dataset(file, f"signals/{name}/values", None, "biuf")
@@ -180,12 +206,13 @@ def _parts(data: Any) -> Iterator[slice]:
 
 def _packets_of(recording: Recording) -> Iterator[Packet]:
     yield Header(recording.sensor, recording.events is not None)
-    for packet in (recording.events, recording.frames, recording.triggers, *recording.signals.values()):
+    for packet in (recording.events, recording.frames, recording.triggers, recording.imu):
         if packet is not None:
             yield packet
+    yield from recording.signals.values()
 
 
-def _arrays(packet: Events | Frames | Triggers | Signal) -> Iterator[tuple[str, NDArray]]:
+def _arrays(packet: Events | Frames | Triggers | Signal | Imu) -> Iterator[tuple[str, NDArray]]:
     """The arrays of a packet, by the names of their datasets."""
     if isinstance(packet, Events):
         yield from zip(COLUMNS, (packet.x, packet.y, packet.t, packet.p.view(np.uint8)), strict=True)
@@ -197,6 +224,10 @@ def _arrays(packet: Events | Frames | Triggers | Signal) -> Iterator[tuple[str, 
     elif isinstance(packet, Triggers):
         yield "triggers/t", packet.t
         yield "triggers/kind", packet.kind
+    elif isinstance(packet, Imu):
+        yield "imu/t", packet.t
+        for name, values in packet.measured().items():
+            yield f"imu/{name}", values
     else:
         if not packet.name:
             raise ValueError("a signal has no name; give it one")
@@ -228,7 +259,7 @@ class _Column:
         if unit is not None:
             self.data.attrs["unit"] = np.bytes_(unit)
         self.waiting: list[NDArray] = []
-        self.rows = 0
+        self.rows = self.done = 0  # given, and written
         self.last: Any = None
 
     def append(self, values: NDArray) -> None:
@@ -247,15 +278,14 @@ class _Column:
         self.last = values[-1]
         self.rows += len(values)
         self.waiting.append(values)
-        if sum(map(len, self.waiting)) >= self.piece:
+        if self.rows - self.done >= self.piece:
             self.flush()
 
     def flush(self) -> None:
         if self.waiting:
-            done = len(self.data)
             self.data.resize(self.rows, axis=0)
-            self.data[done:] = np.concatenate(self.waiting)
-            self.waiting = []
+            self.data[self.done :] = np.concatenate(self.waiting)
+            self.done, self.waiting = self.rows, []
 
 
 def _write(path: Path, recording: Iterator[Packet], source_format: str, compression: int) -> Counts:
@@ -273,11 +303,15 @@ def _fill(
     file.attrs["format"], file.attrs["version"] = np.bytes_(NAME), VERSION
     file.attrs["sensor"], file.attrs["source_format"] = first.sensor, np.bytes_(source_format)
     columns: dict[str, _Column] = {}
+    not_read: list[str] = []
     for packet in chain([Events.empty(first.sensor)] if first.has_events else [], recording):
         if isinstance(packet, Header) or (isinstance(packet, Events) and not first.has_events):
             raise ValueError(f"{type(packet).__name__} comes after the header {first}")
         if isinstance(packet, Events) and packet.sensor != first.sensor:
             raise ValueError(f"events are of a sensor of {packet.sensor}, the header of {first.sensor}")
+        if isinstance(packet, Unread):
+            not_read.append(packet.what)
+            continue
         for name, values in _arrays(packet):
             if name not in columns:
                 columns[name] = _Column(file, name, values, compression)
@@ -286,10 +320,14 @@ def _fill(
     for column in columns.values():
         column.flush()
     rows = {name: column.rows for name, column in columns.items()}
-    if rows.get("frames/exposure", rows.get("frames/t")) != rows.get("frames/t"):
-        raise ValueError("some frames have an exposure and some do not; write them apart")
+    for name, n in rows.items():
+        if n != rows[name.rpartition("/")[0] + "/t"]:
+            raise ValueError(f"some packets have {name} and some do not; write them apart")
     signals = {unquote(name.split("/")[1]): n for name, n in rows.items() if name.startswith("signals/")}
-    return Counts(rows.get("events/t", 0), rows.get("frames/t", 0), rows.get("triggers/t", 0), signals)
+    events, frames, triggers, imu = (
+        rows.get(f"{name}/t", 0) for name in ("events", "frames", "triggers", "imu")
+    )
+    return Counts(events, frames, triggers, signals, imu, tuple(not_read))
 
 
 def _digests(recording: Iterator[Packet]) -> dict[str, tuple]:
@@ -298,6 +336,7 @@ def _digests(recording: Iterator[Packet]) -> dict[str, tuple]:
     for packet in recording:
         if isinstance(packet, Header):
             found["the header"] = (packet,)
+        if isinstance(packet, Header | Unread):
             continue
         for name, values in _arrays(packet):
             if len(values):

@@ -1,8 +1,10 @@
-"""ROS 1 bags with events as dvs_msgs/EventArray and frames as sensor_msgs/Image, such as HQF's.
+"""ROS 1 bags, such as HQF's: events as dvs_msgs/EventArray, frames as sensor_msgs/Image, IMU samples as
+sensor_msgs/Imu.
 
 The library rosbags reads the container. The messages are read here, each array of events in one go.
 Time stamps are those inside the messages, as recorded, most often since 1970; parts of a microsecond are cut
-off. A frame has no exposure: the message does not tell it.
+off. A frame has no exposure: the message does not tell it. Of an IMU sample, orientation and covariances are
+not read: the sensor of a camera does not measure them.
 """
 
 import struct
@@ -15,14 +17,19 @@ import numpy as np
 
 from ppln.events.events import Events, Sensor
 from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor, require
-from ppln.events.recording import Frames
+from ppln.events.recording import Frames, Imu, Unread
 
 EVENTS = "dvs_msgs/msg/EventArray"
 IMAGE = "sensor_msgs/msg/Image"
+IMU = "sensor_msgs/msg/Imu"
 RECORD = np.dtype([("x", "<u2"), ("y", "<u2"), ("secs", "<u4"), ("nsecs", "<u4"), ("p", "u1")])
 CHANNELS = {"mono8": 1, "rgb8": 3, "bgr8": 3}
 UNTOLD = (0, 0)  # what some drivers write for the size of the sensor
+IMU_BYTES = 8 * (4 + 9 + 3 + 9 + 3 + 9)  # orientation, angular velocity, acceleration; each with covariances
+SAMPLES = 1 << 12  # of the IMU in a packet
 PIECE = 1 << 17  # events decoded at a time: what is made of them stays in the processor's cache
+
+Sample = tuple[int, tuple[float, ...], tuple[float, ...]]  # microseconds; m/s2 and radians/s along x, y and z
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -47,21 +54,29 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
 def _packets(path: Path, reader: Any, options: Options, only_events: bool) -> Iterator[Packet]:
     topic = _event_topic(path, reader, options)
     image_topic = None if only_events else _image_topic(path, reader, topic)
+    imu_topic = None if only_events else _imu_topic(reader, topic)
     sensor = _sensor(path, reader, topic, options)
     yield Header(sensor)
 
     waiting: list[memoryview] = []
     waits = done = 0
-    for where, is_image, message in _messages(path, reader, [topic, image_topic]):
+    samples: list[Sample] = []
+    for where, kind, message in _messages(path, reader, [topic, image_topic, imu_topic]):
         try:
-            if is_image:
+            if kind == IMAGE:
                 frame = _frame(message)
+            elif kind == IMU:
+                samples.append(_sample(message))
             else:
                 size, records = _records(message, where, options.repair)
         except (struct.error, ValueError) as error:
             raise RecordingError(f"{path}, {where}: {error}") from error
-        if is_image:
+        if kind == IMAGE:
             yield frame
+        if len(samples) == SAMPLES:
+            yield _imu(samples)
+            samples = []
+        if kind != EVENTS:
             continue
         if size not in (sensor, UNTOLD):
             raise RecordingError(f"{path}, {where}: the sensor is {size}, and was {tuple(sensor)} before")
@@ -73,6 +88,11 @@ def _packets(path: Path, reader: Any, options: Options, only_events: bool) -> It
                 done, waits, waiting = done + waits, 0, []
     if waiting:
         yield _events(path, waiting, done, sensor, options.repair)
+    if samples:
+        yield _imu(samples)
+    for other in sorted({c.topic for c in reader.connections} - {topic, image_topic, imu_topic}):
+        count = sum(c.msgcount for c in reader.connections if c.topic == other)
+        yield Unread.some(count, "message", f"of {other}")
 
 
 def _event_topic(path: Path, reader: Any, options: Options) -> str:
@@ -103,6 +123,15 @@ def _image_topic(path: Path, reader: Any, event_topic: str) -> str | None:
     return topics.pop() if topics else None
 
 
+def _imu_topic(reader: Any, event_topic: str) -> str | None:
+    """Of /dvs/events, /dvs/imu; or another of its name space, if it is the only one."""
+    space = event_topic.rpartition("/")[0] + "/"
+    topics = {c.topic for c in reader.connections if c.msgtype == IMU and c.topic.startswith(space)}
+    if space + "imu" in topics:
+        return space + "imu"
+    return topics.pop() if len(topics) == 1 else None
+
+
 def _sensor(path: Path, reader: Any, topic: str, options: Options) -> Sensor:
     """As the first message tells."""
     told: tuple[int | None, int | None] = None, None
@@ -117,13 +146,13 @@ def _sensor(path: Path, reader: Any, topic: str, options: Options) -> Sensor:
     return agreed_sensor(path, told, options)
 
 
-def _messages(path: Path, reader: Any, topics: list[str | None]) -> Iterator[tuple[str, bool, bytes]]:
-    """A name for errors, whether it is an image, and the message."""
-    connections = [c for c in reader.connections if c.topic in topics and c.msgtype in (EVENTS, IMAGE)]
+def _messages(path: Path, reader: Any, topics: list[str | None]) -> Iterator[tuple[str, str, bytes]]:
+    """A name for errors, the type, and the message."""
+    connections = [c for c in reader.connections if c.topic in topics and c.msgtype in (EVENTS, IMAGE, IMU)]
     count = 0
     try:
         for connection, _, message in reader.messages(connections):
-            yield f"message {count}, of {connection.topic}", connection.msgtype == IMAGE, message
+            yield f"message {count}, of {connection.topic}", connection.msgtype, message
             count += 1
     except Exception as error:  # a damaged bag, as above
         raise RecordingError(f"{path} is damaged after {count} messages: {error!r}") from error
@@ -180,3 +209,20 @@ def _frame(message: bytes) -> Frames:
         image = image.reshape(height, width, 3)[..., :: -1 if encoding == "bgr8" else 1]
     t = np.array([secs * 1_000_000 + nsecs // 1000], np.int64)
     return Frames(np.ascontiguousarray(image)[None], t)
+
+
+def _sample(message: bytes) -> Sample:
+    secs, nsecs, length = struct.unpack_from("<III", message, 4)
+    start = 16 + length
+    if len(message) != start + IMU_BYTES:
+        raise ValueError(
+            f"{start + IMU_BYTES} bytes of an IMU sample are announced, and {len(message)} are there"
+        )
+    gyroscope = struct.unpack_from("<3d", message, start + 8 * (4 + 9))
+    accelerometer = struct.unpack_from("<3d", message, start + 8 * (4 + 9 + 3 + 9))
+    return secs * 1_000_000 + nsecs // 1000, accelerometer, gyroscope
+
+
+def _imu(samples: list[Sample]) -> Imu:
+    t, accelerometer, gyroscope = zip(*samples, strict=True)
+    return Imu.from_si(np.array(t, np.int64), np.array(accelerometer), np.array(gyroscope))

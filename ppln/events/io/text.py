@@ -3,7 +3,7 @@
     events.txt         t x y p: seconds, column, row, 0 or 1; there may be commas between
     images.txt         t file: the files are PNG
     groundtruth.txt    t and the pose of the camera: position x y z, quaternion x y z w
-    imu.txt            t, acceleration x y z, angular velocity x y z
+    imu.txt            t, acceleration x y z in m/s2, angular velocity x y z in radians/s
 
 All but the events may be missing. Seconds are read as decimals, not as floats, and rounded to microseconds.
 """
@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from ppln.events.events import Events, Sensor
 from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor, refuse_camera, require
-from ppln.events.recording import Frames, Signal
+from ppln.events.recording import Frames, Imu, Signal, Unread
 
-SIGNALS = {"groundtruth.txt": ("camera_pose", 7), "imu.txt": ("imu", 6)}
-SAMPLES = 1 << 14  # of a signal in a packet
+TABLES = {"groundtruth.txt": 7, "imu.txt": 6}  # columns beside the time
+SAMPLES = 1 << 14  # of a table in a packet
 BLOCK = 1 << 18  # bytes of text parsed at a time: what is made of them stays in the processor's cache
 LARGEST_IMAGE = 1 << 26  # pixels, and bytes of its file
 DIGITS = ((1, 12), (0, 30), (1, 9), (1, 9), (1, 1))  # least and most: seconds, decimals, x, y, p
@@ -54,26 +54,36 @@ def matches(path: Path, head: bytes) -> bool:
 
 def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]:
     refuse_camera(path, options)
-    with _opened(path) as files:
+    with _opened(path) as (files, there):
         sensor = _sensor(path, files, options)
         yield Header(sensor)
         yield from _events(path, files, sensor, options.repair)
         if only_events:
             return
+        there -= {"events.txt", "images.txt", *TABLES}
         for where, t, (name,) in _rows(path, files, "images.txt", 1):
             yield _frame(files, where, t, name, sensor)
-        for file, (signal, columns) in SIGNALS.items():
+            there.discard(name)
+        for file, columns in TABLES.items():
             rows = _rows(path, files, file, columns)
             while part := list(islice(rows, SAMPLES)):
-                yield _signal(signal, part)
+                times, values = _table(part)
+                if file == "imu.txt":
+                    yield Imu.from_si(times, values[:, :3], values[:, 3:])
+                else:
+                    yield Signal("camera_pose", times, values)
+        for name in sorted(there):
+            yield Unread(name)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Open]:
+def _opened(path: Path) -> Iterator[tuple[Open, set[str]]]:
+    """What opens a file of the recording; and the names of all files beside events.txt."""
     if path.is_dir():
-        yield lambda name: (path / name).open("rb") if (path / name).is_file() else None
+        there = {file.name for file in path.iterdir() if file.is_file()}
+        yield lambda name: (path / name).open("rb") if (path / name).is_file() else None, there
     elif not _is_archive(path):
-        yield lambda name: path.open("rb") if name == "events.txt" else None
+        yield lambda name: path.open("rb") if name == "events.txt" else None, set()
     else:
         try:
             archive = zipfile.ZipFile(path)
@@ -84,7 +94,8 @@ def _opened(path: Path) -> Iterator[Open]:
             if len(found) != 1:
                 raise RecordingError(f"{path} holds {found or 'no events.txt'}; give one recording")
             folder, names = found[0].removesuffix("events.txt"), set(archive.namelist())
-            yield lambda name: archive.open(folder + name) if folder + name in names else None
+            there = {name.removeprefix(folder) for name in names if name[-1:] != "/"}
+            yield lambda name: archive.open(folder + name) if folder + name in names else None, there
 
 
 def _is_archive(path: Path) -> bool:
@@ -141,14 +152,14 @@ def _microseconds(seconds: Decimal) -> int:
     return int(seconds.scaleb(6, EXACT).to_integral_value(ROUND_HALF_UP))
 
 
-def _signal(name: str, rows: list[tuple[str, int, list[str]]]) -> Signal:
+def _table(rows: list[tuple[str, int, list[str]]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     values = []
     for where, _, row in rows:
         try:
             values.append([float(value) for value in row])
         except ValueError as error:
             raise RecordingError(f"{where}: {error}") from error
-    return Signal(name, np.array([t for _, t, _ in rows], np.int64), np.array(values))
+    return np.array([t for _, t, _ in rows], np.int64), np.array(values)
 
 
 def _sensor(path: Path, files: Open, options: Options) -> Sensor:

@@ -17,10 +17,10 @@ DAVIS346 = "eu.seebetter.ini.chips.davis.Davis346blue"
 DHP19 = "ch.unizh.ini.jaer.chip.multicamera.MultiDAVIS346BCameraChip"
 
 
-def write(path, records, chip=DAVIS240, newline="\r\n"):
-    """records: [N, 2] addresses and time stamps."""
+def write(path, records, chip=DAVIS240, newline="\r\n", entries=()):
+    """records: [N, 2] addresses and time stamps. entries: more lines of the header."""
     lines = ["#!AER-DAT2.0", "# This is a raw AE data file - do not edit", "# Timestamps tick is 1 us"]
-    lines += [f"# AEChip: {chip}"] * (chip is not None)
+    lines += [f"# AEChip: {chip}"] * (chip is not None) + [f"#  {entry}" for entry in entries]
     header = "".join(line + newline for line in lines).encode()
     path.write_bytes(header + (np.asarray(records, np.int64) % 2**32).astype(">u4").tobytes())
     return path
@@ -76,7 +76,92 @@ def test_real_recording():
     np.testing.assert_array_equal(events.p, address >> 11 & 1)
     recording = read_recording(REAL, format="aedat2")
     assert recording.events == events
-    assert (recording.frames, recording.triggers, recording.signals) == (None, None, {})
+    assert (recording.frames, recording.triggers, recording.signals, recording.unread) == (None, None, {}, ())
+
+
+def test_imu_of_the_real_recording():
+    """The camera turns slowly about its optical axis: gravity, as it sees it, turns as its gyroscope says."""
+    if not REAL.exists():
+        pytest.skip(f"there is no {REAL}")
+    imu = read_recording(REAL).imu
+    assert len(imu) == 7384
+    assert (imu.t[0], imu.t[-1]) == (342_081, 3_508_347)
+    assert np.abs(np.linalg.norm(imu.accelerometer, axis=1) - 1).max() < 0.05
+    assert ((imu.temperature > 31) & (imu.temperature < 32)).all()
+    assert imu.magnetometer is None
+    gravity = np.unwrap(np.arctan2(imu.accelerometer[:, 1], imu.accelerometer[:, 0]))
+    turned = np.degrees(gravity[:100].mean() - gravity[-100:].mean())
+    told = imu.gyroscope[50:-50, 2].mean() * (imu.t[-50] - imu.t[50]) / 1e6
+    assert abs(turned) > 85
+    assert told == pytest.approx(turned, rel=0.03)
+
+
+def imu_records(samples, camera=0):
+    """samples: (time, seven numbers of 16 bits)."""
+    return [
+        (0x8000_0C00 | kind << 28 | (value & 0xFFFF) << 12 | camera, t)
+        for t, values in samples
+        for kind, value in enumerate(values)
+    ]
+
+
+SAMPLES = [(10, [4096, -2048, 1, -1700, 32767, -32768, 0]), (20, [0, 0, -4096, 0, 0, 0, 8192])]
+
+
+@pytest.mark.parametrize("piece", [1, 5, aedat2.PIECE])
+def test_imu_samples(tmp_path, monkeypatch, piece):
+    monkeypatch.setattr(aedat2, "PIECE", piece)
+    records = imu_records(SAMPLES)
+    records[3:3] = [(0, 10), (0x400, 10)]  # an event and a trigger in the middle of a sample
+    recording = read_recording(write(tmp_path / "a.aedat", records))
+    imu = recording.imu
+    assert imu.t.tolist() == [10, 20]
+    assert imu.accelerometer.tolist() == [[1, -0.5, 1 / 4096], [0, 0, -1]]
+    np.testing.assert_allclose(imu.gyroscope, [[1000 * 32767 / 32768, -1000, 0], [0, 0, 250]], rtol=1e-6)
+    assert imu.temperature.tolist() == [30, 35]
+    assert (len(recording.events), len(recording.triggers), recording.unread) == (1, 1, ())
+    assert {v.dtype for v in imu.measured().values()} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("piece", [1, 6, aedat2.PIECE])
+def test_imu_samples_that_are_not_whole(tmp_path, monkeypatch, piece):
+    monkeypatch.setattr(aedat2, "PIECE", piece)
+    whole = imu_records(SAMPLES)
+    records = whole[4:7] + whole[:7] + whole[7:10] + whole[11:14] + whole[7:] + whole[:2]
+    recording = read_recording(write(tmp_path / "a.aedat", records))
+    assert recording.imu.t.tolist() == [10, 20]
+    assert recording.unread == ("11 records of the IMU outside whole samples",)
+
+
+@pytest.mark.parametrize(
+    ("entries", "full"),
+    [
+        (['<entry key="ImuGyroScale" value="GyroFullScaleDegPerSec2000"/>'], (8, 2000)),
+        (['<entry key="ImuAccelScale" value="ImuAccelScaleG4"/>'], (4, 1000)),
+        (
+            [
+                '<entry key="DAVIS240C.IMU.AccelScale" value="ImuAccelScaleG2"/>',
+                '<entry key="DAVIS346.IMU.AccelScale" value="ImuAccelScaleG16"/>',
+                '<entry key="ImuAccelScale" value="ImuAccelScaleG4"/>',
+            ],
+            (2, 1000),
+        ),
+        (['<entry key="ImuAccelScale" value="ImuAccelScaleG0"/>'], (8, 1000)),
+    ],
+)
+def test_full_scales_of_the_imu(tmp_path, entries, full):
+    records = imu_records([(0, [16384, 0, 0, 0, 16384, 0, 0])])
+    imu = read_recording(write(tmp_path / "a.aedat", records, entries=entries)).imu
+    assert (2 * imu.accelerometer[0, 0], 2 * imu.gyroscope[0, 0]) == full
+
+
+def test_imu_of_one_of_several_cameras(tmp_path):
+    (first, second), events = (imu_records(SAMPLES, camera) for camera in (1, 3)), [(1, 5), (3, 6), (3, 7)]
+    mixed = [record for pair in zip(first, second, strict=True) for record in pair]
+    path = write(tmp_path / "a.aedat", events + mixed, DHP19)
+    recording = read_recording(path, camera=3)
+    assert recording.imu.t.tolist() == [10, 20]
+    assert recording.unread == ("1 event of other cameras",)
 
 
 def test_four_cameras(tmp_path):
@@ -252,8 +337,9 @@ def test_streams_in_bounded_memory(tmp_path):
 
 def test_fuzzed(tmp_path):
     events = some_events(20, (180, 240))
-    records = [(0x400, 0), *records_of(events), (0x8000_0C00, 500)]
-    assert_survives("aedat2", write(tmp_path / "a.aedat", records))
+    records = [(0x400, 0), *records_of(events), *imu_records(SAMPLES)]
+    entry = '<entry key="ImuAccelScale" value="ImuAccelScaleG4"/>'
+    assert_survives("aedat2", write(tmp_path / "a.aedat", records, entries=[entry]))
 
 
 def samples_of(image, start, *, rolling, columns_backward=False):

@@ -46,16 +46,34 @@ def event_packet(events):
     return flatbuffer(b"EVTS", {0: (len(data), data.tobytes())})
 
 
-def trigger_packet(triggers):
-    """A list of tables: distances to them, then one description of their fields, then they themselves."""
-    n = len(triggers)
-    vtable = 4 * n
-    data = bytearray(4 * n) + struct.pack("<4H", 8, 16, 4, 12) + bytes(-(4 * n + 8) % 8)
-    for i, (t, kind) in enumerate(triggers):
-        data += bytes(-(len(data) + 4) % 8)
+def tables_packet(identifier, code, tables):
+    """A list of tables: distances to them, then for each a description of its fields, and it itself.
+
+    Fields of 0 are not written.
+    """
+    n = len(tables)
+    data = bytearray(4 * n)
+    for i, values in enumerate(tables):
+        data += bytes(len(data) % 2)
+        entries, body = [], b""
+        for kind, value in zip(code, values, strict=True):
+            entries.append(4 + len(body) if value else 0)
+            body += struct.pack(f"<{kind}", value) if value else b""
+        while not entries[-1]:  # what is absent at the end is not described
+            entries.pop()
+        fields = len(data)
+        data += struct.pack(f"<{2 + len(entries)}H", 4 + 2 * len(entries), 4 + len(body), *entries)
         struct.pack_into("<I", data, 4 * i, len(data) - 4 * i)
-        data += struct.pack("<iqB", len(data) - vtable, t, kind)
-    return flatbuffer(b"TRIG", {0: (n, bytes(data))})
+        data += struct.pack("<i", len(data) - fields) + body
+    return flatbuffer(identifier, {0: (n, bytes(data))})
+
+
+def trigger_packet(triggers):
+    return tables_packet(b"TRIG", "qB", triggers)
+
+
+def imu_packet(samples):
+    return tables_packet(b"IMUS", "q" + 10 * "f", samples)
 
 
 def frame_packet(image, code, t, begin=0, end=0, duration=0, **more):
@@ -117,6 +135,17 @@ def rows(events):
     return [tuple(int(v) for v in row) for row in zip(events.x, events.y, events.t, events.p, strict=True)]
 
 
+def imu_rows(imu):
+    """As the file has them: time, temperature, and x, y and z of the others."""
+    columns = [imu.t, imu.temperature, *imu.accelerometer.T, *imu.gyroscope.T, *imu.magnetometer.T]
+    return [tuple(v.item() for v in row) for row in zip(*columns, strict=True)]
+
+
+SAMPLES = [
+    (T0 + 3, 28.5, 0.0, -1.0, 0.25, 0.5, -250.0, 0.0, 0.0, 0.0, 0.0),
+    (T0 + 4, 28.75, 0.125, -1.0, 0.25, 0.0, 0.0, 0.0, 30.0, -0.5, 48.0),
+    (T0 + 5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+]
 EVENTS = [(0, 0, T0, 1), (5, 0, T0 + 1, 0), (0, 3, T0 + 1, 1), (5, 3, T0 + 9, 0)]
 GRAY = np.arange(24, dtype=np.uint8).reshape(4, 6)
 
@@ -126,9 +155,10 @@ def test_packets_written_by_hand(tmp_path, compression):
     packets = [
         (0, event_packet(EVENTS[:2])),
         (1, frame_packet(GRAY, 0, T0 + 5, T0 + 2, T0 + 8)),
-        (2, b"inertial samples are passed over"),
+        (2, imu_packet(SAMPLES[:2])),
         (3, trigger_packet([(T0 + 2, 8), (T0 + 8, 9)])),
         (0, event_packet(EVENTS[2:])),
+        (2, imu_packet(SAMPLES[2:])),
         (3, trigger_packet([(T0 + 20, 1)])),
         (1, frame_packet(GRAY + 1, 0, T0 + 15, T0 + 12, T0 + 18)),
     ]
@@ -143,7 +173,31 @@ def test_packets_written_by_hand(tmp_path, compression):
     assert recording.triggers.t.tolist() == [T0 + 2, T0 + 8, T0 + 20]
     assert recording.triggers.kind.tolist() == [8, 9, 1]
     assert recording.signals == {}
+    assert recording.unread == ()
+    assert imu_rows(recording.imu) == SAMPLES
+    assert recording.imu.accelerometer.dtype == np.float32
     assert read_events(path) == recording.events
+
+
+def test_many_samples_of_the_imu(tmp_path, monkeypatch):
+    monkeypatch.setattr(aedat4, "TABLES", 7)  # a packet of the file is more than one here
+    draw = np.random.default_rng(0)
+    samples = [(T0 + i, *draw.integers(-9, 9, 10).tolist()) for i in range(100)]
+    path = write(tmp_path / "a.aedat4", [(2, imu_packet(samples)), (3, trigger_packet([(T0, 3)] * 9))])
+    recording = read_recording(path)
+    assert imu_rows(recording.imu) == samples
+    assert recording.triggers.kind.tolist() == [3] * 9
+
+
+def test_what_is_not_read_is_named(tmp_path):
+    streams = camera_streams() + camera_streams(4, "other").replace("EVTS", "NONE")
+    packets = [(0, event_packet(EVENTS)), (4, b"?"), (4, b"?"), (6, imu_packet(SAMPLES))]
+    recording = read_recording(write(tmp_path / "a.aedat4", packets, streams=streams))
+    assert recording.imu is None
+    assert recording.unread == (
+        "2 packets of stream 4 (NONE of other)",
+        "1 packet of stream 6 (IMUS of other)",
+    )
 
 
 def test_packets_end_where_the_table_of_them_begins(tmp_path):
@@ -200,14 +254,18 @@ def test_one_of_several_cameras(tmp_path):
 
 
 def test_a_second_stream_of_frames_is_said_to_be_left_out(tmp_path):
-    streams = camera_streams() + camera_streams(4).replace("EVTS", "NONE").replace("TRIG", "NONE")
+    second = camera_streams(4)
+    for kind in ("EVTS", "TRIG", "IMUS"):
+        second = second.replace(kind, "NONE")
     path = write(
         tmp_path / "a.aedat4",
         [(1, frame_packet(GRAY, 0, T0)), (5, frame_packet(GRAY, 0, T0))],
-        streams=streams,
+        streams=camera_streams() + second,
     )
     with pytest.warns(UserWarning, match="holds 2 streams of type FRME; the first is read"):
-        assert len(read_recording(path).frames) == 1
+        recording = read_recording(path)
+    assert len(recording.frames) == 1
+    assert recording.unread == ("1 packet of stream 5 (FRME of DAVIS346_1)",)
 
 
 def test_frames_alone(tmp_path):
@@ -238,6 +296,14 @@ def test_real_file():
     assert np.bincount(triggers.kind).tolist() == [0] * 6 + [59] * 4
     assert np.isin(begin[1:], triggers.t[triggers.kind == 8]).all()
     assert np.isin(end[1:], triggers.t[triggers.kind == 9]).all()
+    imu = recording.imu
+    assert len(imu) == 2363
+    assert ((imu.t[1:] - imu.t[:-1] >= 990) & (imu.t[1:] - imu.t[:-1] <= 1010)).all()
+    # At rest: gravity, and no rotation.
+    assert np.abs(np.linalg.norm(imu.accelerometer, axis=1) - 1).max() < 0.05
+    assert np.abs(imu.gyroscope).max() < 2
+    assert ((imu.temperature > 28) & (imu.temperature < 29)).all()
+    assert recording.unread == ()
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the shared recordings are not there")
@@ -262,12 +328,17 @@ def test_events_and_frames_of_the_real_file_are_the_same_way_up():
 def test_real_file_as_faery_reads_it():
     faery = pytest.importorskip("faery")
     recording = read_recording(REAL)
-    events, frames, triggers = [], [], []
+    events, frames, triggers, imus = [], [], [], []
+    kinds = {"events": events, "frame": frames, "triggers": triggers, "imus": imus}
     with faery.aedat.Decoder(REAL) as decoder:
         for track, packet in decoder:
-            if track.data_type != "imus":
-                {"events": events, "frame": frames, "triggers": triggers}[track.data_type].append(packet)
-    events, triggers = np.concatenate(events), np.concatenate(triggers)
+            kinds[track.data_type].append(packet)
+    events, triggers, imus = (np.concatenate(parts) for parts in (events, triggers, imus))
+    assert np.array_equal(recording.imu.t, imus["t"])
+    assert np.array_equal(recording.imu.temperature, imus["temperature"])
+    for name in ("accelerometer", "gyroscope", "magnetometer"):
+        columns = [imus[f"{name}_{axis}"] for axis in "xyz"]
+        assert np.array_equal(getattr(recording.imu, name), np.stack(columns, axis=1))
     for ours, theirs in (("x", "x"), ("y", "y"), ("t", "t"), ("p", "on")):
         assert np.array_equal(getattr(recording.events, ours), events[theirs])
     assert np.array_equal(recording.frames.images, [frame.pixels for frame in frames])
@@ -331,6 +402,8 @@ def test_a_file_of_many_packets(tmp_path, monkeypatch):
         ([(1, frame_packet(GRAY, 0, T0, width=7))], {}, "a frame of 4 x 7 x 1 pixels has 24 bytes"),
         ([(1, frame_packet(GRAY, 0, T0, left=2))], {}, "a frame begins at row 0, column 2 of the sensor"),
         ([(1, frame_packet(GRAY, 0, T0, T0 + 9, T0))], {}, "exposure of frame 0 ends before it begins"),
+        ([(2, imu_packet(SAMPLES)[:-1])], {}, r"in the packet at byte \d+: a table goes beyond the end"),
+        ([(2, b"no IMU sample")], {}, r"in the packet at byte \d+: "),
     ],
 )
 def test_what_cannot_be_read_is_said(tmp_path, packets, options, message):
@@ -385,6 +458,7 @@ def test_damaged_files(tmp_path, compression):
     packets = [
         (0, event_packet(EVENTS)),
         (3, trigger_packet([(T0 + 2, 8), (T0 + 8, 9)])),
+        (2, imu_packet(SAMPLES)),
         (1, frame_packet(GRAY, 0, T0 + 5, T0 + 2, T0 + 8)),
     ]
     assert_survives("aedat4", write(tmp_path / "good.aedat4", packets, compression), mutations=4000)

@@ -29,6 +29,11 @@ def special(kind, t) -> bytes:
     return struct.pack("<Ii", kind << 1 | 1, t)
 
 
+def inertial(t, *values, valid=1) -> bytes:
+    """values: acceleration, angular velocity, temperature, and of nine axes the magnetic field."""
+    return struct.pack(f"<Ii{len(values)}f", valid, t, *values)
+
+
 def frame(image, times, channels=1) -> bytes:
     """times: begin and end of the frame, begin and end of the exposure."""
     height, width = image.shape
@@ -62,7 +67,7 @@ SIGNALS = [
 def usual(path: Path, image=IMAGE, **options) -> None:
     packets = [
         packet(1, [change(345, 259, 1000, 1), change(0, 0, 2000, 0)], capacity=5),
-        packet(3, [b"\0" * 36], size=36),  # an IMU sample
+        packet(3, [inertial(1500, 1, -2, 3, 4, -5, 6, 31.5), inertial(1600, *[0] * 7, valid=0)], size=36),
         packet(2, [frame(image, (900, 2600, 1000, 2501))], size=36 + 2 * image.size),
         packet(0, [special(2, 2100), special(3, 2200)]),
         packet(1, [change(7, 8, 2500, 1), change(1, 1, 2600, 1, valid=0), change(9, 10, 2700, 0)]),
@@ -94,6 +99,22 @@ def test_reads_what_was_written(tmp_path, compression):
     assert recording.signals["steering_wheel_angle"].values.tolist() == [1.5, -2.5]
     assert recording.signals["steering_wheel_angle"].t.tolist() == [START, START + 100]
     assert read_events(path, sensor=(260, 346)) == events
+    imu = recording.imu
+    assert (imu.t - shift).tolist() == [1500]
+    assert (imu.accelerometer.tolist(), imu.gyroscope.tolist()) == ([[1, -2, 3]], [[4, -5, 6]])
+    assert (imu.temperature.tolist(), imu.magnetometer) == ([31.5], None)
+    assert recording.unread == ()
+
+
+def test_an_imu_of_nine_axes_and_packets_of_other_types(tmp_path):
+    packets = [GOOD, packet(4, [inertial(1, *range(10)), inertial(2, *range(10, 20))], size=48)]
+    packets += [packet(6, [b"\0" * 12] * 3, size=12)] * 2
+    write(tmp_path / "rec.hdf5", packets, [START] * 4)
+    recording = read_recording(tmp_path / "rec.hdf5")
+    assert (recording.imu.t - START).tolist() == [1, 2]
+    columns = np.concatenate([v.reshape(2, -1) for v in recording.imu.measured().values()], axis=1)
+    assert columns.tolist() == [list(range(10)), list(range(10, 20))]
+    assert recording.unread == ("2 packets of events of type 6",)
 
 
 def test_rows_are_read_as_libhdf5_reads_them(tmp_path):
@@ -146,6 +167,8 @@ SMALL = np.zeros((2, 3))
         (GOOD[:-1], "row 1 is damaged: 7 bytes for 1 of 1 events"),
         (GOOD + b"\0", "row 1 is damaged"),
         (packet(1, [b"\0" * 12], size=12), "type 1 cannot have 12 bytes"),
+        (packet(3, [b"\0" * 40], size=40), "type 3 cannot have 40 bytes"),
+        (packet(4, [b"\0" * 36], size=36), "type 4 cannot have 36 bytes"),
         (packet(1, [change(346, 0, 0, 1)]), "outside the sensor"),
         (packet(1, [change(0, 260, 0, 1)]), "outside the sensor"),
         (packet(1, [change(0, 0, 9, 1), change(0, 0, 8, 1)]), "goes back"),
@@ -201,6 +224,7 @@ def test_measurements_that_are_no_numbers_are_left_out_aloud(tmp_path):
     with pytest.warns(UserWarning, match="gear is left out"):
         recording = read_recording(tmp_path / "rec.hdf5")
     assert set(recording.signals) == {"steering_wheel_angle", "vehicle_speed"}
+    assert recording.unread == ("gear", "notes")
 
 
 def test_repair_sorts(tmp_path):

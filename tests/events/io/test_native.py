@@ -15,8 +15,18 @@ from fuzzing import assert_survives, damaged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppln.events import Events, Frames, Recording, RecordingError, Sensor, Signal, Triggers, read_recording
-from ppln.events.io import Header, Options, detect, hdf5, iter_events, native, read_events
+from ppln.events import (
+    Events,
+    Frames,
+    Imu,
+    Recording,
+    RecordingError,
+    Sensor,
+    Signal,
+    Triggers,
+    read_recording,
+)
+from ppln.events.io import Header, Options, Unread, detect, hdf5, iter_events, native, read_events
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 
@@ -30,7 +40,7 @@ def assert_same(a: Recording, b: Recording) -> None:
     assert a.sensor == b.sensor
     assert (a.events is None) == (b.events is None)
     assert a.events is None or a.events == b.events
-    for one, other in [(a.frames, b.frames), (a.triggers, b.triggers)]:
+    for one, other in [(a.frames, b.frames), (a.triggers, b.triggers), (a.imu, b.imu)]:
         assert (one is None) == (other is None)
         for name in vars(one) if one else ():
             x, y = getattr(one, name), getattr(other, name)
@@ -66,7 +76,15 @@ def some_recording(n=40) -> Recording:
         frames,
         Triggers(np.array([3, 1], np.int64)[::-1].copy(), np.array([2, 255], np.uint8)),
         {"speed": Signal("speed", np.array([0, 7], np.int64), np.array([1.5, np.nan]))},
+        some_imu(5),
     )
+
+
+def some_imu(n, dtype=np.float32, temperature=True, magnetometer=True) -> Imu:
+    draw = np.random.default_rng(2)
+    axes = [draw.standard_normal((n, 3)).astype(dtype) for _ in range(3)]
+    celsius = draw.standard_normal(n).astype(dtype) if temperature else None
+    return Imu(np.arange(n, dtype=np.int64) * 999, *axes[:2], celsius, axes[2] if magnetometer else None)
 
 
 events = st.builds(
@@ -138,6 +156,32 @@ def test_frames_triggers_and_signals_come_back_exactly(tmp_path, monkeypatch, fr
     assert_same(read_recording(path), replace(recording, format="native"))
 
 
+@pytest.mark.parametrize("n", [0, 1, 20_000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("told", [(True, True), (True, False), (False, False)])
+def test_imu_samples_come_back_exactly(tmp_path, n, dtype, told):
+    imu = some_imu(n, dtype, *told)
+    recording = replace(some_recording(), imu=imu)
+    counts = native.write_recording(recording, tmp_path / "some.h5")
+    assert counts.imu == n
+    assert_same(read_recording(tmp_path / "some.h5"), recording)
+    with h5py.File(tmp_path / "some.h5") as file:
+        units = {name: data.attrs["unit"] for name, data in file["imu"].items()}
+    every = {"accelerometer": b"g", "gyroscope": b"deg/s", "temperature": b"deg C", "magnetometer": b"uT"}
+    assert units == {"t": b"us"} | {name: every[name] for name in imu.measured()}
+
+
+def test_what_is_not_read_is_named(tmp_path):
+    path = tmp_path / "some.h5"
+    packets = [Header(Sensor(4, 5)), some_events(), Unread("3 messages of /tf"), Unread("calib.txt")]
+    assert native.write_recording(packets, path).unread == ("3 messages of /tf", "calib.txt")
+    assert read_recording(path).unread == ()
+    with h5py.File(path, "r+", libver=("v110", "v110")) as file:
+        file["later/one"], file["notes"], file["events/sum"] = 1, 2, 3
+    assert read_recording(path).unread == ("events/sum", "later", "notes")
+    assert native.convert(path, tmp_path / "other.h5").unread == ("events/sum", "later", "notes")
+
+
 def test_a_recording_without_events_says_so(tmp_path):
     native.write_recording(replace(some_recording(), events=None), tmp_path / "some.h5")
     with pytest.raises(RecordingError, match="holds no events"):
@@ -164,6 +208,11 @@ def test_the_layout_is_the_documented_one(tmp_path):
             "frames/exposure": "<i8",
             "triggers/t": "<i8",
             "triggers/kind": "|u1",
+            "imu/t": "<i8",
+            "imu/accelerometer": "<f4",
+            "imu/gyroscope": "<f4",
+            "imu/temperature": "<f4",
+            "imu/magnetometer": "<f4",
             "signals/speed/t": "<i8",
             "signals/speed/values": "<f8",
         }
@@ -221,6 +270,11 @@ def test_many_small_packets_make_one_file(tmp_path):
             ],
             "some do not",
         ),
+        (
+            [Header(Sensor(4, 5)), some_imu(2), some_imu(2, magnetometer=False)],
+            "imu/magnetometer and some do not",
+        ),
+        ([Header(Sensor(4, 5)), some_imu(2), some_imu(2, np.float64)], "float64"),
         ([Header(Sensor(4, 5)), Signal("a", np.zeros(1, int), np.array(["x"]))], "numbers"),
         ([Header(Sensor(4, 5)), Signal("", np.zeros(1, int), np.zeros(1))], "no name"),
     ],
@@ -315,7 +369,7 @@ def test_convert_is_exact_and_holds_little(tmp_path, monkeypatch):
     tracemalloc.stop()
     all_bytes = sum(getattr(written, name).nbytes for name in ("x", "y", "t", "p"))
     assert peak < all_bytes / 2
-    assert counts == native.Counts(300_000, 3, 2, {"speed": 2})
+    assert counts == native.Counts(300_000, 3, 2, {"speed": 2}, 5)
     assert_same(read_recording(target), read_recording(source))
 
 
@@ -335,6 +389,8 @@ def test_convert_compares_all_it_wrote(tmp_path, monkeypatch):
         (Frames, lambda f: replace(f, images=f.images ^ np.uint8(1)), "frames/images"),
         (Frames, lambda f: replace(f, exposure=None), "frames/exposure"),
         (Triggers, lambda t: replace(t, kind=t.kind[::-1]), "triggers/kind"),
+        (Imu, lambda i: replace(i, gyroscope=-i.gyroscope), "imu/gyroscope"),
+        (Imu, lambda i: replace(i, temperature=None), "imu/temperature"),
         (Signal, lambda s: replace(s, values=-s.values), "signals/speed/values"),
         (Signal, lambda s: replace(s, name="x"), "signals/x/t"),
     ]:
@@ -387,6 +443,11 @@ BROKEN = [
     (lambda f: put(f, "frames/exposure", np.zeros((2, 2), int)), "frames/exposure has 2 rows where 3"),
     (lambda f: put(f, "frames/exposure", np.array([[1, 0]] * 3)), "ends before it begins"),
     (lambda f: f.__delitem__("triggers/kind"), "no dataset triggers/kind"),
+    (lambda f: put(f, "imu/gyroscope", np.zeros((4, 3))), "imu/gyroscope has 4 rows where 5"),
+    (lambda f: put(f, "imu/gyroscope", np.zeros((5, 2))), r"gyroscope is float64 of shape \(5, 2\)"),
+    (lambda f: put(f, "imu/temperature", np.zeros(5, int)), "imu/temperature is int64"),
+    (lambda f: f.__delitem__("imu/accelerometer"), "no dataset imu/accelerometer"),
+    (lambda f: f.__delitem__("imu/t"), "no dataset imu/t"),
     (lambda f: put(f, "signals/speed/t", np.zeros(1, int)), "signals/speed/values has 2 rows where 1"),
     (lambda f: put(f, "signals/speed/values", 3.0), "damaged"),
     (lambda f: put(f, "signals/speed/values", ["a", "b"]), "signals/speed/values is object"),
@@ -454,7 +515,9 @@ def test_damage_is_seen_or_harmless(tmp_path):
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the shared data are not here")
-@pytest.mark.parametrize("name", ["blur_davis346/cups.h5", "blur_davis346/original"])
+@pytest.mark.parametrize(
+    "name", ["blur_davis346/cups.h5", "blur_davis346/original", "recordings/davis240_rotating_disk.aedat"]
+)
 def test_real_recordings_convert_exactly(tmp_path, name):
     native.convert(DATA / name, tmp_path / "some.h5")
     assert_same(read_recording(tmp_path / "some.h5"), read_recording(DATA / name))

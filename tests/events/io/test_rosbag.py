@@ -52,6 +52,14 @@ def image(pixels, encoding, t_ns, pad=0):
     return bytes(STORE.serialize_ros1(message, rosbag.IMAGE))
 
 
+def imu(t_ns, acceleration, velocity):
+    vector, turn = STORE.types["geometry_msgs/msg/Vector3"], STORE.types["geometry_msgs/msg/Quaternion"]
+    unknown = np.array([-1.0, *[0.0] * 8])
+    values = (turn(0, 0, 0, 1), unknown, vector(*velocity), unknown, vector(*acceleration), unknown)
+    message = STORE.types[rosbag.IMU](header(t_ns), *values)
+    return ("/dvs/imu", rosbag.IMU, bytes(STORE.serialize_ros1(message, rosbag.IMU)))
+
+
 def write(path, messages, compression=None):
     """messages: of topic, type and bytes; they arrive one after the other."""
     writer = rosbag1.Writer(path)
@@ -120,6 +128,51 @@ def test_round_trip(tmp_path, bag, compression):
     np.testing.assert_array_equal(recording.frames.images, frames)
     assert recording.frames.t.tolist() == [START * 1_000_000 + 1, START * 1_000_000 + 2]
     assert (recording.frames.exposure, recording.triggers, recording.signals) == (None, None, {})
+    assert (recording.imu, recording.unread) == (None, ("1 message of /dvs/notes",))
+
+
+@pytest.mark.parametrize("samples", [1, 2, 4096])
+def test_imu(tmp_path, bag, monkeypatch, samples):
+    monkeypatch.setattr(rosbag, "SAMPLES", samples)
+    g = 9.80665
+    messages = [
+        imu(START * 10**9 + 1_999, (g, 0, -g / 2), (np.pi, 0, 0)),
+        *bag[2],
+        imu(START * 10**9 + 3_000, (0, g, 0), (0, -np.pi / 2, 0.001)),
+        imu(START * 10**9 + 4_000, (0, 0, 0), (0, 0, 0)),
+    ]
+    path = write(tmp_path / "a.bag", messages)
+    recording = read_recording(path)
+    assert recording.imu.t.tolist() == [START * 1_000_000 + k for k in (1, 3, 4)]
+    np.testing.assert_allclose(recording.imu.accelerometer, [[1, 0, -0.5], [0, 1, 0], [0, 0, 0]])
+    degrees = [[180, 0, 0], [0, -90, 0.18 / np.pi], [0, 0, 0]]
+    np.testing.assert_allclose(recording.imu.gyroscope, degrees)
+    assert (recording.imu.temperature, recording.imu.magnetometer) == (None, None)
+    assert recording.events == bag[0]
+    assert read(path) == bag[0]
+
+
+def test_which_imu_and_what_is_not_read(tmp_path, bag):
+    sample = imu(START * 10**9, (1, 2, 3), (0, 0, 0))
+    others = [(topic, *sample[1:]) for topic in ("/dvs/imu_bias", "/dvs/a", "/dvs/a", "/other/imu")]
+    recording = read_recording(write(tmp_path / "a.bag", [bag[2][0], sample, *others]))
+    assert len(recording.imu) == 1
+    unread = ("2 messages of /dvs/a", "1 message of /dvs/imu_bias", "1 message of /other/imu")
+    assert recording.unread == unread
+    recording = read_recording(write(tmp_path / "b.bag", [bag[2][0], *others]))
+    assert (recording.imu, recording.unread) == (None, unread)
+    recording = read_recording(write(tmp_path / "c.bag", [bag[2][0], *others[:1]]))
+    assert (len(recording.imu), recording.unread) == (1, ())
+
+
+def test_a_broken_imu_sample(tmp_path, bag):
+    topic, kind, data = imu(START * 10**9, (1, 2, 3), (0, 0, 0))
+    path = write(tmp_path / "a.bag", [bag[2][0], (topic, kind, data[:-8])])
+    with pytest.raises(
+        RecordingError, match=r"message 1, of /dvs/imu: 318 bytes of an IMU sample .* 310 are"
+    ):
+        read_recording(path)
+    assert len(read(path)) == 100
 
 
 def test_nanoseconds_are_cut_off(tmp_path):
@@ -317,5 +370,6 @@ def test_streams_in_bounded_memory(tmp_path, per_message):
 def test_fuzzed(tmp_path):
     small = some_events(6, (8, 9))
     picture = image(np.zeros((8, 9), np.uint8), "mono8", 1000)
-    messages = [("/e", rosbag.EVENTS, array(small)), ("/i", rosbag.IMAGE, picture)]
+    sample = imu(1000, (1, 2, 3), (4, 5, 6))
+    messages = [("/e", rosbag.EVENTS, array(small)), ("/i", rosbag.IMAGE, picture), ("/imu", *sample[1:])]
     assert_survives("rosbag", write(tmp_path / "a.bag", messages))

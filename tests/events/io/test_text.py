@@ -93,10 +93,14 @@ def check_whole(path, events, frames):
     np.testing.assert_array_equal(recording.frames.images, frames)
     assert recording.frames.t.tolist() == [0, 38766]
     assert recording.frames.exposure is None
-    pose, imu = recording.signals["camera_pose"], recording.signals["imu"]
+    pose, imu = recording.signals["camera_pose"], recording.imu
     assert pose.t.tolist() == [22292, 31786]
     assert pose.values.tolist() == [[0.5, 0, 0, 0, 0, 0, 1], [0.25, -0.001, 0, 0, 0, 0, 1]]
-    assert (imu.t.tolist(), imu.values.tolist()) == ([500_000], [[1, 2, 3, 4, 5, 6]])
+    assert imu.t.tolist() == [500_000]
+    np.testing.assert_allclose(imu.accelerometer * 9.80665, [[1, 2, 3]])
+    np.testing.assert_allclose(imu.gyroscope * np.pi / 180, [[4, 5, 6]])
+    assert (imu.temperature, imu.magnetometer) == (None, None)
+    assert recording.unread == ("calib.txt",)
 
 
 def test_folder(tmp_path, files):

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ppln import events, functional, models, nn
+    from ppln import events, functional, models, nn, restore
     from ppln.events import Events, iter_events, read_events, read_recording
     from ppln.functional import piecewise_linear
     from ppln.models import create_model, list_models, load_released
@@ -25,6 +25,7 @@ __all__ = [
     "piecewise_linear",
     "read_events",
     "read_recording",
+    "restore",
 ]
 
 # Rooms are imported when they are first asked for: `ppln --help` should not wait for torch.

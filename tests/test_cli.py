@@ -134,13 +134,28 @@ def test_convert_recording(monkeypatch, tmp_path, capsys):
     run(monkeypatch, "convert-recording", source, target)
     printed = capsys.readouterr().out
     assert "78,830 events, 59 frames" in printed
-    assert "verified" in printed
+    assert "2,363 IMU samples" in printed
+    assert "verified: sensor, events, frames, triggers, imu: as read again" in printed
+    assert "not read" not in printed
     with pytest.raises(SystemExit, match="exists"):
         run(monkeypatch, "convert-recording", source, target)
     run(monkeypatch, "info", target, "--sensor", "260", "346", "--format", "native")
     assert "78,830" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="camera"):
         run(monkeypatch, "info", target, "--camera", "1")
+
+
+def test_convert_recording_names_what_is_not_read(monkeypatch, tmp_path, capsys):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/events.txt").write_text("0.1 1 1 1\n")
+    (tmp_path / "a/calib.txt").write_text("335.4\n")
+    (tmp_path / "a/groundtruth.txt").write_text("0.1 0 0 0 0 0 0 1\n")
+    run(monkeypatch, "convert-recording", str(tmp_path / "a"), str(tmp_path / "a.h5"), "--sensor", "4", "5")
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-2:] == [
+        "  not read: calib.txt",
+        "verified: sensor, events, camera_pose: as read again from both files, all numbers are equal",
+    ]
 
 
 def test_simulate(monkeypatch, tmp_path, capsys):

@@ -2,6 +2,8 @@
 
 import re
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -23,6 +25,13 @@ from ppln.restore import GRID, Restoration, correction, picture_recording, plan
 
 DATA = Path(__file__).parents[1] / "../shared/data"
 real = pytest.mark.skipif(not DATA.exists(), reason="no shared data")
+
+
+def test_is_there_after_import_ppln():
+    """And only when it is asked for: it needs torch, which takes long to import."""
+    code = "import sys, ppln; assert 'torch' not in sys.modules; print(ppln.restore.plan.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "plan\n"
 
 
 class Rising(Deblurrer):

@@ -11,7 +11,7 @@ from torch import Tensor
 from ppln.functional import piecewise_linear, reference
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Potential:
     """V(t) for every output of a layer: `V(t)` evaluates it, the properties describe it.
 
@@ -36,6 +36,13 @@ class Potential:
             temperature=self.temperature,
             backend=backend,
         )
+
+    def __repr__(self) -> str:
+        batch, segments, *rest = self.raw_slope.shape
+        size = " x ".join(map(str, (batch, *rest)))
+        smoothed = "hard" if self.temperature is None else f"temperature {self.temperature:g}"
+        normalised = "not normalised" if self.mean is None else "normalised"
+        return f"Potential({size} outputs, {segments} segments, {smoothed}, {normalised})"
 
     @property
     def knots(self) -> Tensor:

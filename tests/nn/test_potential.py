@@ -57,6 +57,16 @@ def quadrature(V, knots: Tensor) -> Tensor:
     return total
 
 
+def test_repr():
+    layer, x = build("conv2d-groups", segments=4)
+    assert (
+        repr(layer.potential(x))
+        == "Potential(3 x 6 x 3 x 2 outputs, 4 segments, temperature 100, normalised)"
+    )
+    layer, x = build("linear", temperature=None, normalize=False)
+    assert repr(layer.potential(x)) == "Potential(3 x 5 outputs, 3 segments, hard, not normalised)"
+
+
 @pytest.mark.parametrize("temperature", [100.0, None])
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("name", LAYERS)

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ppln.events import Events, Frames, Sensor, Signal, Triggers
-from ppln.events.io import Header
+from ppln.events import Events, Frames, Imu, Sensor, Signal, Triggers
+from ppln.events.io import Header, Unread
 from ppln.report import recording
 
 DATA = Path(__file__).parents[2] / "../shared/data"
@@ -25,6 +25,9 @@ def packets():
     yield Events([5] * 4, [3] * 4, [902_000, 902_001, 902_002, 902_003], [0, 0, 0, 0], SENSOR)
     yield Signal("speed", int64(0, 1), np.array([[1.0, 2.0], [-3.0, 4.0]]))
     yield Signal("speed", int64(2), np.array([[5.0, 0.0]]))
+    yield Imu(int64(1_000, 2_000), np.array([[0, -1.0, 0], [0, -0.5, 0.25]]), np.zeros((2, 3)))
+    yield Imu(int64(30_000), np.array([[0, 1.0, 0]]), np.array([[30.0, 0, -60]]))
+    yield from map(Unread, ("33 messages of /tf", "calib.txt"))
 
 
 @pytest.fixture
@@ -45,6 +48,10 @@ def test_numbers(summary):
     assert summary.exposures_us == [100, 1_000]
     assert summary.triggers == {7: 2, 2: 1}
     assert summary.signals == {"speed": [3, (2,), -3.0, 5.0]}
+    assert summary.imu == {"accelerometer": [3, (3,), -1.0, 1.0], "gyroscope": [3, (3,), -60.0, 30.0]}
+    sums = {i: row.tolist() for i, row in summary.imu_rate.items()}
+    assert sums == {0: [2, 0, -1.5, 0.25, 0, 0, 0], 3: [1, 0, 1, 0, 30, 0, -60]}
+    assert summary.unread == ["33 messages of /tf", "calib.txt"]
 
 
 def test_text(summary):
@@ -60,6 +67,9 @@ def test_text(summary):
         "frames     2 of 4 x 6, grey, uint8, 1,000 to 41,000 us, 25 a second, exposed for 100 to 1,000 us",
         "triggers   1 of kind 2, 2 of kind 7",
         "signal     speed: 3 values, 2 each, -3 to 5",
+        "imu        accelerometer: 3 values, 3 each, -1 to 1 g",
+        "imu        gyroscope: 3 values, 3 each, -60 to 30 deg/s",
+        "not read   33 messages of /tf, calib.txt",
     ):
         assert line in text.splitlines()
 
@@ -71,8 +81,15 @@ def test_nothing_there(monkeypatch, tmp_path, has_events, line):
     text = recording.text(summary)
     assert line in text
     assert "frames     none" in text
+    assert "imu" not in text
+    assert "not read" not in text
     with pytest.raises(ValueError, match="no events to draw"):
         recording.plot(summary, tmp_path / "out.png")
+
+
+def test_a_long_list_of_what_is_not_read_is_cut():
+    assert recording.listed([f"{i}.txt" for i in range(12)]).endswith("10.txt, 11.txt")
+    assert recording.listed([f"{i}.txt" for i in range(1014)]).endswith("10.txt, 11.txt, and 1,002 more")
 
 
 def test_plot(summary, tmp_path):

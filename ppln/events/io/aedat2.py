@@ -119,7 +119,7 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
     yield from frames.finish()
     if frames.broken:
         warnings.warn(f"{path}: left out {frames.broken} of its frames that are not whole", stacklevel=2)
-    if others:
+    if others and not only_events:
         yield Unread.some(others, "event", "of other cameras")
     if lost := imu.lost + imu.address.size:
         yield Unread.some(lost, "record", "of the IMU outside whole samples")

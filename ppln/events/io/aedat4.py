@@ -95,7 +95,7 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
                 passed_over[stream] += 1
                 file.seek(length, 1)
             at += 8 + length
-        for stream, count in passed_over.items():
+        for stream, count in () if only_events else passed_over.items():
             kind, source = (streams[stream].get(key, "") for key in ("typeIdentifier", "source"))
             yield Unread.some(count, "packet", f"of stream {stream} ({kind} of {source})")
 

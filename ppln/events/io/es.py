@@ -65,7 +65,7 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
         if rest:
             cut_short(path, file.tell() - len(rest), options)
         if halves and not only_events:
-            yield Unread.some(halves, "event", "that measure brightness")
+            yield Unread.some(halves, "event", "of measured brightness")
 
 
 def _parse(data: NDArray[np.uint8], flag_bits: int, t: int) -> tuple[NDArray, NDArray[np.int64], int, int]:

@@ -88,6 +88,8 @@ def _packets(path: Path, reader: Any, options: Options, only_events: bool) -> It
                 done, waits, waiting = done + waits, 0, []
     if waiting:
         yield _events(path, waiting, done, sensor, options.repair)
+    if only_events:
+        return
     if samples:
         yield _imu(samples)
     for other in sorted({c.topic for c in reader.connections} - {topic, image_topic, imu_topic}):

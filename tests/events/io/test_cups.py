@@ -46,6 +46,12 @@ def test_the_real_file():
     assert (recording.frames.t == recording.frames.exposure[:, 0]).all()
     assert recording.signals["frame_index"].values.tolist() == list(range(10, 40))
     assert read_events(CUPS) == recording.events
+    assert recording.unread == ()
+
+
+def test_what_is_not_read_is_named(tmp_path):
+    write(tmp_path / "some.h5", **{"events/weight": np.zeros(20), "notes/a": np.zeros(1)})
+    assert read_recording(tmp_path / "some.h5", format="cups").unread == ("events/weight", "notes")
 
 
 def test_reads_what_was_written(tmp_path):

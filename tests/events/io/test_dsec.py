@@ -39,7 +39,10 @@ def test_reads_what_was_written(tmp_path, n):
     recording = read_recording(tmp_path / "events.h5")
     assert recording.format == "dsec"
     assert recording.events == written
-    assert recording.frames is None
+    assert (recording.frames, recording.unread) == (None, ())
+    with h5py.File(tmp_path / "events.h5", "r+") as file:
+        file["rectify_map"] = np.zeros((480, 640, 2))
+    assert read_recording(tmp_path / "events.h5").unread == ("rectify_map",)
 
 
 def test_comes_in_small_packets(tmp_path, monkeypatch):

@@ -77,8 +77,9 @@ def test_atis_bytes_written_by_hand(tmp_path):
         0b11111100,  # nothing
         *event(1 << 2 | 0b00, 303, 0),
     ]
-    events = read_events(write(tmp_path / "a.es", data, ATIS, 304))
-    assert rows(events) == [(7, 0, 3, 1), (303, 239, 132, 0)]
+    recording = read_recording(write(tmp_path / "a.es", data, ATIS, 304))
+    assert rows(recording.events) == [(7, 0, 3, 1), (303, 239, 132, 0)]
+    assert recording.unread == ("1 event of measured brightness",)
 
 
 @pytest.mark.parametrize("block", [1, 4, 5, 64, 1 << 18])

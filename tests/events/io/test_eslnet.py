@@ -71,6 +71,12 @@ def test_a_folder_is_read_in_order_of_numbers(tmp_path):
     assert recording.frames.exposure.tolist() == [[t, t + 1000] for t in recording.frames.t]
 
 
+def test_what_is_not_read_is_named(tmp_path):
+    write(tmp_path, 1, exposure=3.5)
+    write(tmp_path, 2, 2000, exposure=3.5, gain=1.0)
+    assert read_recording(tmp_path).unread == ("variable exposure", "variable gain")
+
+
 def test_seconds_become_the_nearest_microseconds(tmp_path):
     t_us = np.arange(100_000)
     t_us = t_us[(t_us / 1e6 * 1e6).astype(int) != t_us][:12]  # cutting off would make them one less

@@ -157,6 +157,16 @@ def test_evt2_words_written_by_hand(tmp_path, monkeypatch, block):
     assert rows(recording.events) == [(639, 0, turn - 1, 1), (0, 479, turn, 0)]
     assert recording.triggers.t.tolist() == [turn - 1, turn + 1]
     assert recording.triggers.kind.tolist() == [5, 4]
+    assert recording.unread == ("1 word of type 0xE",)
+
+
+def test_evt3_words_that_are_not_read_are_named(tmp_path):
+    words = [kind << 12 for kind in range(16) for _ in range(kind)]
+    path = write(tmp_path / "a.raw", np.array(words, "<u2").tobytes())
+    named = [
+        f"{kind} word{'s' * (kind > 1)} of type 0x{kind:X}" for kind in (0x1, 0x7, 0x9, *range(0xB, 0x10))
+    ]
+    assert read_recording(path).unread == tuple(named)
 
 
 @pytest.mark.parametrize("block", [1, 2, 7, 1000])

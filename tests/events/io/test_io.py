@@ -2,6 +2,7 @@
 
 import struct
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from ppln.events import (
     Events,
     Frames,
+    Imu,
     RecordingError,
     Signal,
     Triggers,
@@ -24,7 +26,7 @@ from ppln.events import (
     read_events,
     read_recording,
 )
-from ppln.events.io import Header, Options, detect, require
+from ppln.events.io import Header, Options, Unread, detect, require
 from ppln.events.recording import Recording
 from ppln.events.windows import by_time
 
@@ -40,6 +42,11 @@ def stream(*t: int) -> Events:
 def frames(*t: int) -> Frames:
     images = np.stack([np.full(SENSOR, v, np.uint8) for v in t])
     return Frames(images, np.array(t, np.int64), np.array([[v, v + 1] for v in t], np.int64))
+
+
+def imu(*t: int) -> Imu:
+    """The temperature is the time."""
+    return Imu(np.array(t, np.int64), *np.zeros((2, len(t), 3)), np.array(t, float))
 
 
 @pytest.fixture
@@ -240,6 +247,10 @@ def test_a_whole_recording(fake):
         Signal("speed", np.array([7]), np.array([[1.0, 2.0]])),
         Signal("angle", np.array([1]), np.array([0.1])),
         Triggers(np.array([3, 4]), np.uint8([1, 1])),
+        imu(8, 9),
+        imu(2),
+        Unread("calib.txt"),
+        Unread("33 messages of /tf"),
     )
     recording = read_recording(path)
     assert isinstance(recording, Recording)
@@ -254,6 +265,8 @@ def test_a_whole_recording(fake):
     assert recording.signals["angle"].t.tolist() == [1, 5, 6]
     assert recording.signals["angle"].values.tolist() == [0.1, 0.5, 0.6]
     assert recording.signals["speed"].values.tolist() == [[1.0, 2.0]]
+    assert recording.imu.t.tolist() == recording.imu.temperature.tolist() == [2, 8, 9]
+    assert recording.unread == ("calib.txt", "33 messages of /tf")
 
 
 def test_what_a_recording_does_not_hold(fake):
@@ -262,6 +275,13 @@ def test_what_a_recording_does_not_hold(fake):
     assert recording.frames is None
     assert recording.triggers is None
     assert recording.signals == {}
+    assert (recording.imu, recording.unread) == (None, ())
+
+
+def test_imu_samples_that_do_not_go_together(fake):
+    path = fake(HEADER, imu(1), replace(imu(2), temperature=None))
+    with pytest.raises(RecordingError, match=r"some\.fake: some IMU samples have a temperature"):
+        read_recording(path)
 
 
 def test_a_format_without_events(fake):

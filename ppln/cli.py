@@ -296,6 +296,7 @@ def _prepare(words: list[str]) -> None:
 
     from ppln.datasets import hqf
     from ppln.datasets.prepare import Done, Summary, prepare
+    from ppln.events.io import printable
 
     cores = os.cpu_count() or 1
 
@@ -306,7 +307,7 @@ def _prepare(words: list[str]) -> None:
 
     def close(summary: Summary, out: Path, verify: bool) -> None:
         for path in summary.ignored:
-            print(f"not a recording: {path}")
+            print(f"not a recording: {printable(str(path))}")
         print(f"wrote {out}: {len(summary.manifest.recordings)} recordings")
         if verify:
             print("verified: every array equals what the sources give")
@@ -401,7 +402,7 @@ def _info(arguments: list[str]) -> None:
 
 
 def _convert(arguments: list[str]) -> None:
-    from ppln.events.io import Options, native
+    from ppln.events.io import Options, native, printable
     from ppln.report.recording import listed
 
     as_they_are = Options()
@@ -432,9 +433,9 @@ def _convert(arguments: list[str]) -> None:
         if counts.imu:
             print(f"  {counts.imu:,} IMU samples")
         for name, number in counts.signals.items():
-            print(f"  {name}: {number:,} values")
+            print(f"  {printable(name)}: {number:,} values")
         if counts.unread:
-            print(f"  not read: {listed(counts.unread)}")
+            print(f"  not read: {printable(listed(counts.unread))}")
         if verify:
             kinds = [kind for kind in ("events", "frames", "triggers", "imu") if getattr(counts, kind)]
             compared = ", ".join(["sensor", *kinds, *counts.signals])

@@ -27,8 +27,8 @@ import numpy as np
 from ppln.datasets import hqf
 from ppln.datasets.windows import FORMAT, MANIFEST, VERSION, Entry, Manifest, Protocol, Window, iter_windows
 from ppln.events.events import whole
-from ppln.events.io import RecordingError, detect
-from ppln.events.io.hdf5 import attribute, created, opened
+from ppln.events.io import RecordingError, detect, regular
+from ppln.events.io.hdf5 import attribute, created, dataset, opened
 from ppln.files import alone, make_folder, put_in_place
 
 ARRAYS = Window._fields
@@ -185,6 +185,8 @@ def _names(sources: list[Path]) -> dict[str, Path]:
     for source in sources:
         if not source.exists():
             raise FileNotFoundError(f"there is no recording {source}")
+        if not source.is_dir():
+            regular(source)
         name = source.name if source.is_dir() else source.stem
         if name in named:
             if source.resolve() == named[name].resolve():
@@ -353,9 +355,9 @@ def _look(job: _Job, source_sha256: str, made: bool) -> tuple[Entry | None, list
                 faults.append("it was made from a file with another SHA-256")
             if faults:
                 return None, faults
-            windows, _, height, width = file["frames"].shape
-            source = file.attrs["source"].decode()
-            source_bytes, events = int(file.attrs["source_bytes"]), int(file.attrs["events"])
+            windows, _, height, width = dataset(file, "frames", 4, "u").shape
+            source = attribute(file, "source").decode()
+            source_bytes, events = int(attribute(file, "source_bytes")), int(attribute(file, "events"))
     except RecordingError as error:
         return None, [*faults, str(error)]
     entry = Entry(source, source_bytes, source_sha256, height, width, windows, events, size, sha256)
@@ -368,10 +370,11 @@ def _differences(job: _Job) -> list[str]:
     rows = n = 0
     try:
         with opened(job.target) as file:
-            rows = len(file["t_us"])
+            stored = {name: dataset(file, name, None, "iu") for name in ARRAYS}
+            rows = len(stored["t_us"])
             for n, window in enumerate(iter_windows(job.source, job.frames_per_blur), start=1):
                 for name, array in window._asdict().items():
-                    if n <= rows and not _equal(file[name], n - 1, array):
+                    if n <= rows and not _equal(stored[name], n - 1, array):
                         wrong[name].append(n - 1)
     except RecordingError as error:
         return [str(error)]

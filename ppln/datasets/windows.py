@@ -32,7 +32,8 @@ from ppln.datasets import hqf
 from ppln.datasets.synthetic.scenes import Sample
 from ppln.events.camera import send
 from ppln.events.events import Events, Sensor, concatenate, whole
-from ppln.events.io import Header, RecordingError, iter_packets, require
+from ppln.events.io import Header, RecordingError, iter_packets
+from ppln.events.io.hdf5 import Rows, dataset, open_file
 from ppln.events.recording import Frames
 from ppln.events.representations import histogram
 
@@ -295,8 +296,7 @@ class Windows:
         """frames [F, H, W] and histogram [2 (F - 1), H, W]"""
         path = self.folder / f"{name}.h5"
         try:
-            file = self._file(name, path)
-            frames, counts = file["frames"], file["histogram"]
+            frames, counts = self._arrays(name, path)
             shape = (self.rows[name], self.frames, *self.size)
             if frames.shape != shape or counts.shape != (shape[0], 2 * (shape[1] - 1), *self.size):
                 raise ValueError(f"frames are {frames.shape} where the manifest says {shape}")
@@ -308,11 +308,11 @@ class Windows:
                 f"{path} is damaged ({error}); run ppln prepare again with --overwrite"
             ) from error
 
-    def _file(self, name: str, path: Path) -> Any:
-        """An open file of this process: after a fork, two must not share one."""
+    def _arrays(self, name: str, path: Path) -> tuple[Rows, Rows]:
+        """Frames and histograms in an open file of this process: after a fork, two must not share one."""
         if self._process != os.getpid():
             self._files, self._process = {}, os.getpid()
         if name not in self._files:
-            h5py = require("h5py", "h5py>=3.10", "prepared windows")
-            self._files[name] = h5py.File(path, "r")
-        return self._files[name]
+            file = open_file(path)
+            self._files[name] = file, dataset(file, "frames", 4, "u"), dataset(file, "histogram", 4, "u")
+        return self._files[name][1:]

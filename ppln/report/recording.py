@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events import Events, Frames, Imu, Sensor, Signal, Triggers, concatenate
-from ppln.events.io import Header, Unread, detect, iter_packets, require
+from ppln.events.io import Header, Unread, detect, iter_packets, printable, require
 
 _RATE_BIN_US = 10_000
 _GAP_US = 100_000  # no event anywhere on the sensor for so long is worth a line
 _PICTURE_US = 20_000  # of events in one picture
 _NAMED = 12  # of what is not read, at most
+_MOST_PIXELS = 1 << 24  # of a sensor, to be counted one by one; the largest there are have a few million
+_MOST_BINS = 1 << 24  # of time in a picture: two days
 
 
 @dataclass
@@ -25,7 +27,7 @@ class Summary:
     format: str
     sensor: Sensor
     has_events: bool
-    per_pixel: NDArray[np.int64]  # [height * width] events
+    per_pixel: NDArray[np.int64] | None  # [height * width] events; None: there are too many pixels
     events: int = 0
     positive: int = 0
     start_us: int = 0
@@ -62,7 +64,8 @@ def summarize(path: str | Path, *, format: str | None = None, **options: Any) ->
     packets = iter_packets(path, format=format, **options)
     header = next(packets)
     assert isinstance(header, Header)
-    pixels = np.zeros(header.sensor.height * header.sensor.width, np.int64)
+    size = header.sensor.height * header.sensor.width
+    pixels = np.zeros(size, np.int64) if size <= _MOST_PIXELS else None
     summary = Summary(Path(path), format, header.sensor, header.has_events, pixels)
     for packet in packets:
         match packet:
@@ -95,9 +98,9 @@ def _count_events(summary: Summary, events: Events) -> None:
     summary.events += len(events)
     summary.positive += int(events.p.sum())
     summary.end_us = max(summary.end_us, last)
-    width = summary.sensor.width
-    place = events.y.astype(np.int64) * width + events.x
-    summary.per_pixel += np.bincount(place, minlength=summary.per_pixel.size)
+    if summary.per_pixel is not None:
+        place = events.y.astype(np.int64) * summary.sensor.width + events.x
+        np.add.at(summary.per_pixel, place, 1)  # a packet may be of few events, on many pixels
     for i, count in zip(*np.unique(events.t // _RATE_BIN_US, return_counts=True), strict=True):
         summary.rate[int(i)] = summary.rate.get(int(i), 0) + int(count)
 
@@ -136,12 +139,11 @@ def text(summary: Summary) -> str:
         seconds = summary.duration_us / 1e6
         when, rate = summary.peak()
         mean = f"{_short(summary.events / seconds)} events/s on average, " if seconds else ""
-        silent = int((summary.per_pixel == 0).sum())
         lines += [
             f"events     {summary.events:,}, {100 * summary.positive / summary.events:.0f} % positive",
             f"time       {summary.start_us:,} to {summary.end_us:,} us: {seconds:.6g} s",
             f"rate       {mean}{_short(rate)} events/s at most ({_RATE_BIN_US // 1000} ms from {when:,} us)",
-            f"pixels     {summary.per_pixel.max():,} events in the busiest, {silent:,} without any",
+            f"pixels     {_pixels(summary)}",
             f"gaps       {_gaps(summary)}",
         ]
         if summary.backward:
@@ -155,7 +157,14 @@ def text(summary: Summary) -> str:
     lines += [f"imu        {_values(name, *of)} {Imu.UNITS[name]}" for name, of in summary.imu.items()]
     if summary.unread:
         lines.append(f"not read   {listed(summary.unread)}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
+
+
+def _pixels(summary: Summary) -> str:
+    if summary.per_pixel is None:
+        return f"more than {_MOST_PIXELS:,}: their events are not counted one by one"
+    silent = int((summary.per_pixel == 0).sum())
+    return f"{summary.per_pixel.max():,} events in the busiest, {silent:,} without any"
 
 
 def listed(unread: Sequence[str]) -> str:
@@ -211,6 +220,11 @@ def plot(summary: Summary, out: Path, **options: Any) -> None:
 
     if not summary.events:
         raise ValueError(f"{summary.path} holds no events to draw")
+    if summary.per_pixel is None:
+        raise ValueError(f"{summary.path} is of a sensor of {_size(summary.sensor)}, too large to be drawn")
+    first, last = min(summary.rate), max(summary.rate)
+    if last - first >= _MOST_BINS:
+        raise ValueError(f"{summary.path} lasts {summary.duration_us / 1e6:.6g} s, too long to be drawn")
     begin = max(summary.peak()[0], summary.start_us)
     events, frame, frame_time = _moment(summary, begin, options)
 
@@ -239,7 +253,6 @@ def plot(summary: Summary, out: Path, **options: Any) -> None:
         panel.set_xticks([])
         panel.set_yticks([])
     below = figure.add_subplot(grid[1, :])
-    first, last = min(summary.rate), max(summary.rate)
     rate = np.zeros(last - first + 1)
     for i, count in summary.rate.items():
         rate[i - first] = count / _RATE_BIN_US * 1e3

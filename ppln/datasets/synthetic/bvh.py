@@ -15,13 +15,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import IO, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ppln.events.io.limits import Allowance
+
 POSITIONS = ("Xposition", "Yposition", "Zposition")
 ROTATIONS = ("Xrotation", "Yrotation", "Zrotation")
+LARGEST_BYTES = 1 << 27  # of a file; one of CMU's has up to 4 million
+PIECE_BYTES = 1 << 12
+MOST_NUMBERS = 1 << 24  # frames times joints: an hour of a person, 120 times a second
 _CHANNELS = {name.lower(): name for name in (*POSITIONS, *ROTATIONS)}
 
 
@@ -80,7 +85,11 @@ class Motion:
 
 def read_bvh(path: str | Path) -> Motion:
     """Read a BVH file."""
-    return parse_bvh(Path(path).read_bytes(), str(path))
+    path = Path(path)
+    if path.exists() and not path.is_file():  # a pipe or a device: reading it may never end
+        raise ValueError(f"{path} is not a file; give a BVH file")
+    with path.open("rb") as file:
+        return parse_bvh(_read(file, LARGEST_BYTES, str(path)), str(path))
 
 
 def list_bvh(path: str | Path) -> dict[str, str]:
@@ -110,9 +119,23 @@ def read_bvh_folder(path: str | Path, names: Iterable[str] | None = None) -> Ite
         if path.is_dir():
             yield name, read_bvh(path / files[name])
         else:
+            source = f"{path}: {files[name]}"
             with _zip(path) as archive:
-                content = archive.read(files[name])
-            yield name, parse_bvh(content, f"{path}: {files[name]}")
+                if archive.getinfo(files[name]).compress_type == zipfile.ZIP_BZIP2:
+                    raise ValueError(f"{source} is compressed with bzip2; pack it with deflate or LZMA")
+                with archive.open(files[name]) as file:
+                    content = _read(file, min(LARGEST_BYTES, Allowance(path).left), source)
+            yield name, parse_bvh(content, source)
+
+
+def _read(file: IO[bytes], most: int, source: str) -> bytes:
+    """All of a file, in small pieces: zipfile makes of each as much as comes out."""
+    content = bytearray()
+    while piece := file.read(PIECE_BYTES):
+        content += piece
+        if len(content) > most:
+            raise ValueError(f"{source} has more than {most} bytes; give shorter motions")
+    return bytes(content)
 
 
 @contextmanager
@@ -140,11 +163,14 @@ def parse_bvh(content: bytes, source: str = "BVH") -> Motion:
     frame_time_s = words.number()
     if frame_time_s <= 0:
         words.fail(f"a frame lasts {frame_time_s} s; that must be more than 0")
-    rows = [(i, line.split()) for i, line in enumerate(lines[words.line :], words.line + 1) if line.strip()]
+    rows = [i for i, line in enumerate(lines[words.line :], words.line + 1) if not line.isspace() and line]
     if len(rows) != count or words.left:
         words.fail(f"{count} frames are announced, and there are {len(rows)} lines after this one")
+    if count * max(width, len(joints)) > MOST_NUMBERS:
+        words.fail(f"{count} frames of {len(joints)} joints are too many to be held; give a shorter motion")
     frames = np.empty((count, width))
-    for row, (i, numbers) in enumerate(rows):
+    for row, i in enumerate(rows):
+        numbers = lines[i - 1].split()
         if len(numbers) != width:
             raise ValueError(f"{source}, line {i}: {len(numbers)} numbers for {width} channels")
         try:
@@ -152,7 +178,7 @@ def parse_bvh(content: bytes, source: str = "BVH") -> Motion:
         except ValueError as error:
             raise ValueError(f"{source}, line {i}: {error}") from None
     if not np.isfinite(frames).all():
-        i = rows[int(np.flatnonzero(~np.isfinite(frames).all(1))[0])][0]
+        i = rows[int(np.flatnonzero(~np.isfinite(frames).all(1))[0])]
         raise ValueError(f"{source}, line {i}: a number is not finite")
     names, parents, offsets, channels = zip(*joints, strict=True)
     return Motion(names, parents, np.array(offsets), channels, frames, frame_time_s)
@@ -209,6 +235,7 @@ class _Joint(NamedTuple):
 
 def _hierarchy(words: _Words) -> list[_Joint]:
     joints: list[_Joint] = []
+    names: set[str] = set()
     within: list[int] = []  # joints whose brace is still open, outermost first
     words.expect("HIERARCHY")
     while True:
@@ -231,11 +258,14 @@ def _hierarchy(words: _Words) -> list[_Joint]:
                 return joints
             case _:
                 words.fail(f"{word!r} cannot stand here")
-        if len({joint.name for joint in joints}) < len(joints):
+        names.add(joints[-1].name)
+        if len(names) < len(joints):
             words.fail(f"there are two joints {joints[-1].name!r}")
 
 
 def _joint(words: _Words, name: str, parent: int) -> _Joint:
+    if not name.isprintable():
+        words.fail(f"{name!r} where a name should be")
     words.expect("{", "OFFSET")
     offset = [words.number() for _ in range(3)]
     words.expect("CHANNELS")

@@ -24,6 +24,7 @@ from zipfile import is_zipfile
 import numpy as np
 
 from ppln.events.events import Events, Sensor, concatenate, whole
+from ppln.events.io.limits import Allowance
 from ppln.events.recording import (
     Frames,
     Imu,
@@ -39,6 +40,7 @@ from ppln.events.recording import (
 
 CHUNK = 1 << 20  # events in a packet, at most
 MOST_EMPTY = 1_000_000  # windows in a row without an event that iter_events makes
+LONGEST_TEXT = 2000  # characters that a person is shown
 
 # Tried in this order: formats with a mark of their own come before those known by their structure.
 FORMATS = (
@@ -58,8 +60,18 @@ FORMATS = (
 )
 
 
+def printable(text: str) -> str:
+    """As it is, but for characters that command a terminal or hide: those are written as \\x1b is."""
+    if len(text) > LONGEST_TEXT:
+        text = f"{text[: LONGEST_TEXT // 2]} ... {text[-LONGEST_TEXT // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class RecordingError(ValueError):
-    """A file that cannot be read as what it claims to be."""
+    """A file that cannot be read as what it claims to be. What it says may quote the file."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(printable(text))
 
 
 @dataclass(frozen=True)
@@ -122,6 +134,13 @@ def agreed_sensor(path: Path, told: tuple[int | str | None, int | str | None], o
     if given not in (None, sensor):
         raise RecordingError(f"sensor is {options.sensor}, but {path} tells {tuple(sensor)}")
     return sensor
+
+
+def regular(path: Path) -> Path:
+    """The path of a file. A pipe or a device is refused: reading it may never end."""
+    if path.exists() and not path.is_file():
+        raise RecordingError(f"{path} is not a file; give a recording that is one")
+    return path
 
 
 def detect(path: str | Path) -> str:
@@ -232,9 +251,13 @@ def _module(name: str) -> Any:
 
 
 def _packets(path: str | Path, format: str | None, options: Options, only_events: bool) -> Iterator[Packet]:
+    path = Path(path)
     module = _module(format or detect(path))
     try:
-        yield from module.packets(Path(path), options, only_events)
+        allowance = Allowance(path if path.is_dir() else regular(path))
+        for packet in module.packets(path, options, only_events):
+            allowance.take(sum(v.nbytes for v in vars(packet).values() if isinstance(v, np.ndarray)))
+            yield packet
     except (RecordingError, FileNotFoundError):
         raise
     except (ValueError, OverflowError, struct.error) as error:  # of Events, NumPy, struct: name the file

@@ -208,7 +208,10 @@ def _records(path: Path, start: int, count: int) -> Iterator[tuple[NDArray[np.ui
     """Addresses, and times in microseconds."""
     stamp = time = 0  # of the record before
     for first in range(0, count, PIECE):
-        records = np.fromfile(path, ">u4", 2 * min(PIECE, count - first), offset=start + 8 * first)
+        wanted = 2 * min(PIECE, count - first)
+        records = np.fromfile(path, ">u4", wanted, offset=start + 8 * first)
+        if records.size != wanted:
+            raise RecordingError(f"{path} has become shorter while it was read; read it again")
         address, stamps = (records[i::2].astype(np.uint32) for i in (0, 1))
         if first == 0:
             stamp = time = int(stamps[0])

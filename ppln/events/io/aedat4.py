@@ -31,12 +31,12 @@ from ppln.events.io import (
     cut_short,
     require,
 )
+from ppln.events.io.limits import Allowance, decompressed
 from ppln.events.recording import Frames, Imu, Triggers, Unread
 
 MAGIC = b"#!AER-DAT4.0\r\n"
 HEADER_BYTES = 1 << 24  # at most; those of real files have some thousand
 PACKET_BYTES = 1 << 28  # at most, decompressed; those of real files have up to some million
-PIECE_BYTES = 1 << 20  # decompressed at a time
 TABLES = 1 << 16  # triggers or IMU samples decoded at a time
 EVENT = np.dtype(
     {
@@ -49,7 +49,7 @@ EVENT = np.dtype(
 DEPTHS: dict[int, np.dtype] = {0: np.dtype(np.uint8), 2: np.dtype("<u2")}  # of pixels, by OpenCV's code
 
 Buffer = bytes | memoryview
-Codec = tuple[Callable[[], Any], type[Exception]]  # makes a decompressor; what that raises on damaged data
+Codec = Callable[[], Any]  # makes a decompressor
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -72,7 +72,7 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
         yield Header(sensor, has_events=wanted[camera] == "EVTS")
 
         passed_over: Counter[int] = Counter()  # packets of streams that are not read
-        at = file.tell()
+        at, allowance = file.tell(), Allowance(path)
         end = table_at if table_at > 0 else size  # a finished file ends with a table of its packets
         while at < end:
             head = file.read(8)
@@ -87,7 +87,10 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
                 return
             if stream in wanted:
                 try:
-                    buffer = _decompressed(file.read(length), codec)
+                    buffer = file.read(length)
+                    if codec is not None:
+                        buffer = decompressed(codec(), buffer, min(PACKET_BYTES, allowance.left))
+                        allowance.take(len(buffer))
                     yield from _decoded(wanted[stream], memoryview(buffer)[4:], sensor, options)
                 except (struct.error, ValueError, OverflowError) as error:
                     raise RecordingError(f"{path}, in the packet at byte {at}: {error}") from error
@@ -107,11 +110,11 @@ def _header(buffer: bytes) -> tuple[Codec | None, int, dict[int, dict[str, str]]
     codec: Codec | None = None
     if code in (1, 2):
         frame = require("lz4.frame", "lz4", "an AEDAT-4 file compressed with LZ4")
-        codec = frame.LZ4FrameDecompressor, RuntimeError
+        codec = frame.LZ4FrameDecompressor
     elif code in (3, 4):
         library = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
         zstd = require(library, "backports.zstd", "an AEDAT-4 file compressed with Zstandard")
-        codec = zstd.ZstdDecompressor, zstd.ZstdError
+        codec = zstd.ZstdDecompressor
     elif code != 0:
         raise ValueError(f"compression {code} is not known")
     at, count = _vector(buffer, table, 2, 1)
@@ -147,25 +150,6 @@ def _chosen(
             warnings.warn(f"{path} holds {len(same)} streams of type {kind}; the first is read", stacklevel=3)
         wanted |= {stream: kind for stream in same[:1]}
     return camera, wanted
-
-
-def _decompressed(body: bytes, codec: Codec | None) -> bytes:
-    if codec is None:
-        return body
-    new, fault = codec
-    decompressor, pieces, size = new(), [], 0
-    try:
-        while not decompressor.eof:
-            pieces.append(decompressor.decompress(body, max_length=PIECE_BYTES))
-            body = b""
-            size += len(pieces[-1])
-            if not pieces[-1] and not decompressor.eof:
-                raise ValueError("the compressed data end too early")
-            if size > PACKET_BYTES:
-                raise ValueError(f"there are more than {PACKET_BYTES} bytes in it")
-    except fault as error:
-        raise ValueError(error) from error
-    return b"".join(pieces)
 
 
 def _decoded(kind: str, buffer: Buffer, sensor: Sensor, options: Options) -> Iterator[Packet]:

@@ -15,11 +15,20 @@ from pathlib import Path
 import numpy as np
 
 from ppln.events.io import Options, Packet, RecordingError
-from ppln.events.io.hdf5 import check_length, dataset, datasets, header, holds, opened, read_events, unread
+from ppln.events.io.hdf5 import (
+    check_length,
+    dataset,
+    datasets,
+    find,
+    header,
+    holds,
+    opened,
+    read_events,
+    unread,
+)
 from ppln.events.recording import Frames, Signal
 
 COLUMNS = ("events/x", "events/y", "events/t_us", "events/p")
-FRAMES = 16  # in a packet
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -39,14 +48,13 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
         (offset,) = datasets(file, ["event_offset"], "iu")
         check_length(file, [exposure_us, number], len(images))
         check_length(file, [offset], len(images) + 1)
-        offset = offset[:].astype(np.int64)
-        if offset[0] != 0 or offset[-1] != len(file[COLUMNS[0]]) or (np.diff(offset) < 0).any():
+        ends = offset.whole().astype(np.int64)
+        if ends[0] != 0 or ends[-1] != len(find(file, COLUMNS[0])) or (np.diff(ends) < 0).any():
             raise RecordingError(f"{path}: event_offset does not run from 0 to the number of events")
-        exposure = exposure_us[:].astype(np.int64)
+        exposure = exposure_us.whole().astype(np.int64)
         if (np.diff(exposure[:, 0]) < 0).any():
             raise RecordingError(f"{path}: exposure_us is not in order of time")
-        for first in range(0, len(images), FRAMES):
-            part = slice(first, first + FRAMES)
+        for part in images.parts():
             yield Frames(images[part], exposure[part, 0], exposure[part])
-        yield Signal("frame_index", exposure[:, 0], number[:])
+        yield Signal("frame_index", exposure[:, 0], number.whole())
         yield from unread(file, ("frames", "frame_index", "exposure_us", "event_offset", *COLUMNS))

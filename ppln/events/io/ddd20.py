@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events, Sensor
-from ppln.events.io import CHUNK, Options, Packet, RecordingError
-from ppln.events.io.hdf5 import byte_rows, check_length, dataset, datasets, find, header, holds, opened
+from ppln.events.io import CHUNK, Options, Packet, RecordingError, printable
+from ppln.events.io.hdf5 import check_length, dataset, datasets, find, header, holds, look, opened
+from ppln.events.io.heap import byte_rows
 from ppln.events.recording import Frames, Imu, Signal, Triggers, Unread
 
 SENSOR = Sensor(260, 346)
@@ -62,7 +63,6 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
 
 def _camera(file: Any, path: Path, options: Options, only_events: bool) -> Iterator[Packet]:
     (received_us,) = datasets(file, ["dvs/timestamp"], "iu")
-    received_us = received_us[:].astype(np.int64)
     shift_us: int | None = None  # from the camera's clock to the computer's
     waiting: list[tuple[NDArray, ...]] = []  # x, y, t, p
     last_us: int | None = None
@@ -80,7 +80,7 @@ def _camera(file: Any, path: Path, options: Options, only_events: bool) -> Itera
             continue
         t = base_us + events["t"].astype(np.int64)
         if shift_us is None:
-            shift_us = int(received_us[row] - t[-1])
+            shift_us = int(received_us[row]) - int(t[-1])
             if last_us is not None:  # what comes after a reset happened after what came before it
                 shift_us = max(shift_us, last_us - int(t[0]))
         t += shift_us
@@ -160,15 +160,16 @@ def _frame(event: NDArray, shift_us: int, where: str) -> Frames:
 
 def _measurements(file: Any, path: Path) -> Iterator[Signal | Unread]:
     for key in sorted(set(file) - {"dvs"}):
-        group = file[key]
+        group = look(file, key)
         if not isinstance(group, Mapping) or not {"data", "timestamp"} <= set(group):
             yield Unread(key)
             continue
         if find(file, f"{key}/data").dtype.kind not in "biuf":
-            warnings.warn(f"{path}: {key} is left out, its data are not numbers", stacklevel=2)
+            warnings.warn(f"{path}: {printable(key)} is left out, its data are not numbers", stacklevel=2)
             yield Unread(key)
             continue
         values = dataset(file, f"{key}/data", None, "biuf")
         (t,) = datasets(file, [f"{key}/timestamp"], "iu")
         check_length(file, [values], len(t))
-        yield Signal(key, t[:].astype(np.int64), values[:])
+        for part in values.parts():
+            yield Signal(key, t[part].astype(np.int64), values[part])

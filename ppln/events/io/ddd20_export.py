@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ppln.events.io import Options, Packet
-from ppln.events.io.hdf5 import check_length, dataset, header, holds, opened
+from ppln.events.io.hdf5 import Rows, check_length, dataset, header, holds, opened
 from ppln.events.recording import Frames, Signal
 
 NEEDED = ("aps_frame", "dvs_frame", "steering_wheel_angle", "vehicle_speed")
 PERIOD_US = 50_000
-ROWS = 64  # in a packet
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -32,13 +32,14 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
         yield header(path, images.shape[1:], options, has_events=False)
         if only_events:
             return
-        signals = [
-            dataset(file, name, None, "biuf") for name in (*NEEDED[1:], *sorted(set(file) - {*NEEDED}))
-        ]
-        check_length(file, signals, len(images))
-        t = np.arange(len(images), dtype=np.int64) * PERIOD_US
-        for first in range(0, len(images), ROWS):
-            part = slice(first, first + ROWS)
-            yield Frames(images[part], t[part])
-            for data in signals:
-                yield Signal(data.name[1:], t[part], data[part])
+        for part in images.parts():
+            yield Frames(images[part], _times(images, part))
+        for name in (*NEEDED[1:], *sorted(set(file) - {*NEEDED})):
+            values = dataset(file, name, None, "biuf")
+            check_length(file, [values], len(images))
+            for part in values.parts():
+                yield Signal(name, _times(values, part), values[part])
+
+
+def _times(rows: Rows, part: slice) -> NDArray[np.int64]:
+    return np.arange(*part.indices(len(rows)), dtype=np.int64) * PERIOD_US

@@ -24,13 +24,13 @@ from ppln.events.io import (
     Packet,
     RecordingError,
     agreed_sensor,
+    png,
     refuse_camera,
-    require,
+    regular,
 )
 from ppln.events.io.matlab import MAGIC, read_variables
 from ppln.events.recording import Frames, Unread
 
-PNG = b"\x89PNG\r\n\x1a\n"
 COLUMNS = ("section_event_x", "section_event_y", "section_event_timestamp", "section_event_polarity")
 LIMITS = ("start_timestamp", "end_timestamp")
 FARTHEST_S = 1e11  # seconds that microseconds in int64 can hold
@@ -39,7 +39,7 @@ FARTHEST_S = 1e11  # seconds that microseconds in int64 can hold
 def matches(path: Path, head: bytes) -> bool:
     if path.is_dir():
         return any(_number(file) for file in path.glob("event*.mat"))
-    return head.startswith(MAGIC) or (head.startswith(PNG) and _mat_of(path).exists())
+    return head.startswith(MAGIC) or (head.startswith(png.MAGIC) and _mat_of(path).exists())
 
 
 def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]:
@@ -54,13 +54,13 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
             yield Header(sensor)
         elif told != sensor:
             raise RecordingError(f"{picture} has {tuple(told)} pixels, those before {tuple(sensor)}")
-        content = read_variables(mat)
-        others.update(set(content) - {*COLUMNS, *LIMITS})
+        content, more = read_variables(mat, (*COLUMNS, *LIMITS))
+        others.update(more)
         columns, exposure = _read(mat, content)
         for first in range(0, len(columns[0]), CHUNK):
-            x, y, t, p = (column[first : first + CHUNK] for column in columns)
+            x, y, seconds, p = (column[first : first + CHUNK] for column in columns)
             try:
-                events = Events.adopt(x, y, t, p, sensor, repair=options.repair)
+                events = Events.adopt(x, y, _microseconds(seconds), p, sensor, repair=options.repair)
             except ValueError as error:
                 raise RecordingError(f"{mat}, from event {first} on: {error}") from error
             yield events
@@ -104,10 +104,12 @@ def _picture_of(mat: Path) -> Path:
 
 
 def _image(path: Path) -> NDArray:
-    iio = require("imageio.v3", "imageio>=2.30", f"the picture {path}")
-    data = path.read_bytes()  # the decoder leaves files it cannot read open
     try:
-        image = iio.imread(data, plugin="pillow")
+        with regular(path).open("rb") as file:
+            data, size = png.load(file)
+        image = png.decode(data, size)
+    except (RecordingError, ModuleNotFoundError):
+        raise
     except Exception as error:  # of the decoder, which raises nearly any
         raise RecordingError(f"{path} is no readable picture: {error}") from error
     deep = data[24:25] == b"\x10"  # 16 bits, of which the decoder keeps 8 in colour
@@ -121,7 +123,7 @@ def _image(path: Path) -> NDArray:
 
 
 def _read(path: Path, content: dict[str, NDArray]) -> tuple[list[NDArray], NDArray[np.int64]]:
-    """x, y, t and p; begin and end of the exposure."""
+    """x, y, seconds and p; begin and end of the exposure."""
     for name in (*COLUMNS, *LIMITS):
         _check(path, name, content.get(name))
     x, y, seconds, p = (content[name].ravel() for name in COLUMNS)
@@ -131,7 +133,7 @@ def _read(path: Path, content: dict[str, NDArray]) -> tuple[list[NDArray], NDArr
     exposure = np.concatenate([_microseconds(content[name]) for name in LIMITS])
     if exposure.size != 2:
         raise RecordingError(f"{path}: {' and '.join(LIMITS)} are not one number each")
-    return [x, y, _microseconds(seconds), p], exposure
+    return [x, y, seconds, p], exposure
 
 
 def _check(path: Path, name: str, value: NDArray | None) -> None:
@@ -139,7 +141,7 @@ def _check(path: Path, name: str, value: NDArray | None) -> None:
         raise RecordingError(f"{path} has no variable {name} of numbers")
     if value.size != max(value.shape, default=0):
         raise RecordingError(f"{path}: {name} is {value.dtype} of shape {value.shape}, not a row of numbers")
-    if not (np.abs(value.astype(np.float64)) < FARTHEST_S).all():
+    if value.size and not -FARTHEST_S < value.min() <= value.max() < FARTHEST_S:  # nan is in no order
         raise RecordingError(f"{path}: {name} holds values that are not finite, or beyond all bounds")
 
 

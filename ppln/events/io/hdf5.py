@@ -1,42 +1,62 @@
 """HDF5: the container of several formats, opened and read with care.
 
-A damaged file must end in a RecordingError. libhdf5 reports damage, but not to data of variable length, which
-lie in its "global heap": there it crashes or never returns, as its version goes. Such data therefore do not
-pass through it: `byte_rows` reads the heap itself, by the HDF5 file format specification.
+A damaged file must end in a RecordingError, which libhdf5's errors become here. A hostile one must not reach
+for other files or for all memory. h5py follows links to other files, and reads data that lie there: `find`
+goes from name to name itself. libhdf5 inflates a chunk to whatever comes out of it, and inflates it again for
+every part that is read: `Rows` looks before it reads, and has room for whole chunks.
 """
 
 import io
-import os
-import struct
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
 from math import ceil, prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events
-from ppln.events.io import CHUNK, Header, Options, RecordingError, agreed_sensor, refuse_camera, require
+from ppln.events.io import (
+    CHUNK,
+    Header,
+    Options,
+    RecordingError,
+    agreed_sensor,
+    refuse_camera,
+    regular,
+    require,
+)
+from ppln.events.io.limits import decompressed
 from ppln.events.recording import Unread
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-DEFLATE = 1
+DEFLATE, SHUFFLE, FLETCHER32, LZF = 1, 2, 3, 32000  # filters that libhdf5 and h5py bring
 # Compressions that the hdf5plugin package brings: bzip2, lz4, bitshuffle, blosc, zfp, zstandard, blosc 2.
 PLUGINS = (307, 32001, 32004, 32008, 32013, 32015, 32026)
-REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("object", "<u4")])  # to data of variable length
-LONGEST_ROW = 1 << 26  # bytes
+LARGEST_BYTES = 1 << 26  # of a row, and of a chunk
+LARGEST_BAND = 1 << 29  # bytes of all chunks that hold a part of one row
+CACHED_BYTES, SLOTS = 1 << 20, 4099  # what libhdf5 keeps of a dataset at least, and how many chunks at most
+HARMLESS_BYTES = 1 << 16  # of a deflated chunk: there is memory for whatever comes out
+SUM_BYTES = 4  # that Fletcher-32 adds
+PACKET_BYTES = 1 << 23  # of frames and signals
+MOST_LINKS = 16  # from name to name within a file
 KINDS = {"b": "bool", "i": "integers", "u": "unsigned integers", "f": "floats"}
+
+
+def open_file(path: Path) -> Any:
+    h5py = require("h5py", "h5py>=3.10", f"the HDF5 file {path}")
+    return h5py.File(regular(path), "r")
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
     """An h5py.File to read; its errors become RecordingErrors."""
-    h5py = require("h5py", "h5py>=3.10", f"the HDF5 file {path}")
     try:
-        with h5py.File(path, "r") as file:
+        with open_file(path) as file:
             yield file
     except (RecordingError, FileNotFoundError, PermissionError, BlockingIOError):
         raise
@@ -89,7 +109,7 @@ def holds(path: Path, head: bytes, *names: str) -> bool:
     if not head.startswith(SIGNATURE):
         return False
     with opened(path) as file:
-        return all(name in file for name in names)
+        return all(look(file, name) is not None for name in names)
 
 
 def header(path: Path, sensor: tuple[int, int], options: Options, *, has_events: bool = True) -> Header:
@@ -105,43 +125,145 @@ def attribute(file: Any, name: str) -> Any:
     return file.attrs[name]
 
 
-def find(file: Any, name: str) -> Any:
-    """A dataset of any type."""
+def look(file: Any, name: str) -> Any:
+    """The group or dataset of a name, or None. Links within the file are followed, others are refused."""
     import h5py
 
-    found = file.get(name)
-    if not isinstance(found, h5py.Dataset) or found.shape is None:
+    place, steps, turns = file, name.split("/")[::-1], 0
+    while steps:
+        step = steps.pop().encode(errors="surrogateescape")
+        if not step:
+            continue
+        if not isinstance(place, h5py.Group) or not place.id.links.exists(step):
+            return None
+        kind = place.id.links.get_info(step).type
+        if kind == h5py.h5l.TYPE_HARD:
+            place = place[step]
+        elif kind == h5py.h5l.TYPE_SOFT and turns < MOST_LINKS:
+            path = place.id.links.get_val(step).decode(errors="surrogateescape")
+            place, turns = file if path.startswith("/") else place, turns + 1
+            steps += path.split("/")[::-1]
+        else:
+            fault = "leads in a circle" if kind == h5py.h5l.TYPE_SOFT else "is a link to another file"
+            raise RecordingError(f"{file.filename}: {name} {fault}; give a file that holds it")
+    return place
+
+
+def find(file: Any, name: str) -> Any:
+    """A dataset of any type, whose data are in this file."""
+    import h5py
+
+    found = look(file, name)
+    if not isinstance(found, h5py.Dataset):
         raise RecordingError(f"{file.filename} has no dataset {name}")
+    layout = found.id.get_create_plist()
+    if layout.get_external_count() or layout.get_layout() == h5py.h5d.VIRTUAL:
+        raise RecordingError(
+            f"{file.filename}: the data of {name} lie in other files; give a file that holds them"
+        )
+    if found.shape is None:
+        raise RecordingError(f"{file.filename}: dataset {name} has no shape")
     return found
 
 
-def dataset(file: Any, name: str, dimensions: int | None, kinds: str) -> Any:
+def dataset(file: Any, name: str, dimensions: int | None, kinds: str) -> "Rows":
     """A dataset, looked at before anything is read from it. kinds: NumPy's letters of types it may have."""
+    import h5py
+
     found = find(file, name)
+    place, where = found.name, f"{file.filename}: dataset {name}"
     if found.dtype.kind not in kinds or dimensions not in (None, found.ndim):
         wanted = " or ".join(KINDS[kind] for kind in kinds)
         raise RecordingError(
-            f"{file.filename}: dataset {name} is {found.dtype} of shape {found.shape}, "
+            f"{where} is {found.dtype} of shape {found.shape}, "
             f"where {wanted} in {'1 or more' if dimensions is None else dimensions} dimensions should be"
         )
-    _check_stored(file, found, found.id.get_type().get_size())
-    for code in _filters(found):
-        _need_filter(file, name, code)
-    return found
+    shape, chunks, item_bytes = found.shape, found.chunks or (), found.id.get_type().get_size()
+    chunk_bytes = prod(chunks) * item_bytes
+    band = chunk_bytes * prod(ceil(n / c) for n, c in zip(shape[1:], chunks[1:], strict=False))
+    if max(prod(shape[1:]) * item_bytes, chunk_bytes) > LARGEST_BYTES or band > LARGEST_BAND:
+        raise RecordingError(
+            f"{where} of shape {shape} has chunks of {chunks or shape}; rows and chunks of up to "
+            f"{LARGEST_BYTES >> 20} MiB can be read: h5repack cuts them smaller"
+        )
+    codes = filters(found)
+    for code in codes:
+        _need_filter(where, code)
+    last = codes[: -1 if codes[-1:] == [FLETCHER32] else None]
+    if not {*last[:-1]} <= {SHUFFLE, FLETCHER32}:
+        raise RecordingError(f"{where} is stored with the filters {codes}; one compression, last, is read")
+    doubtful = {
+        at
+        for at, piece in pieces(file, found, item_bytes).items()
+        if last[-1:] == [DEFLATE] and piece.size > HARMLESS_BYTES
+    }
+    if band > CACHED_BYTES:  # room for it is made when it is opened for the first time
+        access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+        access.set_chunk_cache(SLOTS, band, 0.75)
+        del found
+        found = h5py.Dataset(h5py.h5d.open(file.id, place.encode(errors="surrogateescape"), access))
+    return Rows(found, chunk_bytes, codes, doubtful)
 
 
-def datasets(file: Any, names: Sequence[str], kinds: str) -> list[Any]:
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A dataset of numbers, from which rows are read: data[5], data[5:9]."""
+
+    data: Any
+    chunk_bytes: int
+    codes: list[int]  # of its filters
+    doubtful: set[tuple[int, ...]]  # chunks that may inflate to more than a chunk, not looked at yet
+
+    @property
+    def shape(self) -> Any:  # of any number of integers
+        return self.data.shape
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, key: Any) -> Any:
+        if self.doubtful:
+            self._look(range(len(self))[key if isinstance(key, slice) else slice(key, key + 1)])
+        return self.data[key]
+
+    def _look(self, rows: range) -> None:
+        length, *others = self.data.chunks
+        spans = [range(rows.start // length * length, rows.stop, length)]
+        spans += [range(0, n, c) for n, c in zip(self.shape[1:], others, strict=True)]
+        for at in self.doubtful.intersection(product(*spans)):
+            mask, content = self.data.id.read_direct_chunk(at)
+            if not mask >> self.codes.index(DEFLATE) & 1:
+                end = len(content) - (SUM_BYTES if self.codes[-1] == FLETCHER32 else 0)
+                decompressed(zlib.decompressobj(), content[:end], self.chunk_bytes + SUM_BYTES)
+            self.doubtful.remove(at)
+
+    def whole(self) -> NDArray:
+        """All rows, of which there must not be too many to be held."""
+        if self.data.nbytes > LARGEST_BYTES:
+            raise RecordingError(
+                f"{self.data.file.filename}: {self.data.name[1:]} has {len(self)} rows, too many"
+            )
+        return self[:]
+
+    def parts(self) -> Iterator[slice]:
+        """Rows that make a packet; of no rows, one packet of none."""
+        step = max(1, PACKET_BYTES // max(1, prod(self.shape[1:]) * self.data.dtype.itemsize))
+        for first in range(0, max(1, len(self)), step):
+            yield slice(first, first + step)
+
+
+def datasets(file: Any, names: Sequence[str], kinds: str) -> list[Rows]:
     """Datasets of one dimension and of the same length."""
     found = [dataset(file, name, 1, kinds) for name in names]
     check_length(file, found, len(found[0]))
     return found
 
 
-def check_length(file: Any, found: Sequence[Any], length: int) -> None:
-    for data in found:
-        if len(data) != length:
+def check_length(file: Any, found: Sequence[Rows], length: int) -> None:
+    for rows in found:
+        if len(rows) != length:
             raise RecordingError(
-                f"{file.filename}: dataset {data.name[1:]} has {len(data)} rows where {length} should be"
+                f"{file.filename}: dataset {rows.data.name[1:]} has {len(rows)} rows where {length} should be"
             )
 
 
@@ -161,113 +283,47 @@ def read_events(
         yield events
 
 
-def unread(group: Any, known: Collection[str], within: str = "") -> Iterator[Unread]:
+def unread(file: Any, known: Collection[str], within: str = "") -> Iterator[Unread]:
     """What a file holds beside the groups and datasets of these names."""
-    for name in group:
+    for name in look(file, within) or ():
         path = within + name
         if path in known:
             continue
         if any(one.startswith(f"{path}/") for one in known):
-            yield from unread(group[name], known, f"{path}/")
+            yield from unread(file, known, f"{path}/")
         else:
             yield Unread(path)
 
 
-def byte_rows(file: Any, path: Path, name: str, count: int) -> Iterator[NDArray[np.uint8]]:
-    """The rows, of different lengths, of a dataset of bytes."""
-    import h5py
+def pieces(file: Any, data: Any, item_bytes: int) -> dict[tuple[int, ...], Any]:
+    """The chunks of a dataset that are stored, by their first element.
 
-    data = find(file, name)
-    base = h5py.check_vlen_dtype(data.dtype)
-    if base is None or base.itemsize != 1 or base.kind not in "iu" or data.ndim != 1:
-        raise RecordingError(
-            f"{file.filename}: dataset {name} is {base or data.dtype} in {data.ndim} dimensions, where rows "
-            "of bytes should be"
-        )
-    check_length(file, [data], count)
-    _check_stored(file, data, REFERENCE.itemsize)
-    with path.open("rb") as raw:
-        heap, objects = -1, {}
-        for row, (length, where, index) in enumerate(_references(data, raw)):
-            if where != heap:
-                heap, objects = where, _heap(raw, where)
-            start, size = objects.get(index, (0, 0))  # a row of no bytes lies nowhere
-            if length > LONGEST_ROW or size != length:
-                raise RecordingError(f"{file.filename} is damaged: row {row} of dataset {name} is lost")
-            yield np.frombuffer(_bytes(raw, start, size), np.uint8)
-
-
-def _check_stored(file: Any, data: Any, item_bytes: int) -> None:
-    """Where no bytes are stored, libhdf5 makes zeros up, as many as a damaged shape asks for."""
+    Where no bytes are stored, libhdf5 makes zeros up, as many as a damaged shape asks for: all must be there.
+    """
+    found: dict[tuple[int, ...], Any] = {}
     if data.chunks is None:
-        stored = 0 in data.shape or data.id.get_storage_size() == prod(data.shape) * item_bytes
+        whole = 0 in data.shape or data.id.get_storage_size() == prod(data.shape) * item_bytes
     else:
-        pieces = prod(ceil(n / piece) for n, piece in zip(data.shape, data.chunks, strict=True))
-        stored = data.id.get_num_chunks() == pieces
-    if not stored:
+        data.id.chunk_iter(lambda piece: found.__setitem__(piece.chunk_offset, piece))
+        largest = 2 * prod(data.chunks) * item_bytes + 4096  # no compression makes more of it
+        whole = len(found) == prod(ceil(n / c) for n, c in zip(data.shape, data.chunks, strict=True))
+        whole = whole and all(piece.size <= largest for piece in found.values())
+    if not whole:
         raise RecordingError(
             f"{file.filename} is damaged: dataset {data.name[1:]} of shape {data.shape} is not all there"
         )
+    return found
 
 
-def _filters(data: Any) -> list[int]:
+def filters(data: Any) -> list[int]:
     settings = data.id.get_create_plist()
     return [settings.get_filter(i)[0] for i in range(settings.get_nfilters())]
 
 
-def _need_filter(file: Any, name: str, code: int) -> None:
+def _need_filter(where: str, code: int) -> None:
     import h5py
 
     if code in PLUGINS and not h5py.h5z.filter_avail(code):
-        require("hdf5plugin", "hdf5plugin", f"the compression of {name} in {file.filename}")
-    if not h5py.h5z.filter_avail(code):
-        raise RecordingError(f"{file.filename}: dataset {name} is compressed with the unknown filter {code}")
-
-
-def _references(data: Any, raw: BinaryIO) -> Iterator[tuple[int, int, int]]:
-    """Where each row of a dataset of variable length lies: (length, heap, object)."""
-    filters = _filters(data)
-    if data.file.userblock_size or filters not in ([], [DEFLATE]):
-        raise RecordingError(
-            f"{data.file.filename}: dataset {data.name[1:]} is stored with a user block or with the filters "
-            f"{filters}; rows of bytes can be read without a block, plain or with filter {DEFLATE}"
-        )
-    step = data.chunks[0] if data.chunks else max(len(data), 1)
-    for first in range(0, len(data), step):
-        if data.chunks:
-            piece = data.id.get_chunk_info_by_coord((first,))
-            start, size = piece.byte_offset, piece.size
-        else:
-            start, size = data.id.get_offset(), REFERENCE.itemsize * step
-        content = _bytes(raw, start, size)
-        if data.chunks and filters and not piece.filter_mask:
-            content = zlib.decompressobj().decompress(content, REFERENCE.itemsize * step + 1)
-        if len(content) != REFERENCE.itemsize * step:
-            raise RecordingError(f"{data.file.filename} is damaged: dataset {data.name[1:]}, row {first}")
-        yield from np.frombuffer(content, REFERENCE)[: len(data) - first].tolist()
-
-
-def _heap(raw: BinaryIO, start: int) -> dict[int, tuple[int, int]]:
-    """Start and size of the objects in one collection of the global heap; of a damaged one, nothing."""
-    head = _bytes(raw, start, 16)
-    magic, version, size = struct.unpack("<4sB3xQ", head) if len(head) == 16 else (b"", 0, 0)
-    if magic != b"GCOL" or version != 1:
-        return {}
-    objects = {}
-    at, end = start + 16, min(start + size, os.fstat(raw.fileno()).st_size)
-    while at + 16 <= end:
-        index, size = struct.unpack("<H6xQ", _bytes(raw, at, 16))
-        if index == 0:  # free space, always the last
-            break
-        objects[index] = (at + 16, size)
-        at += 16 + ceil(size / 8) * 8
-    return objects
-
-
-def _bytes(raw: BinaryIO, start: int, size: int) -> bytes:
-    """Fewer than `size`, or none, where the file ends before."""
-    left = os.fstat(raw.fileno()).st_size - start
-    if left <= 0:
-        return b""
-    raw.seek(start)
-    return raw.read(min(size, left))
+        require("hdf5plugin", "hdf5plugin", f"the compression of {where}")
+    if code not in (DEFLATE, SHUFFLE, FLETCHER32, LZF, *PLUGINS) or not h5py.h5z.filter_avail(code):
+        raise RecordingError(f"{where} is stored with the unknown filter {code}")

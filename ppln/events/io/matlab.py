@@ -5,72 +5,101 @@ multiple of 8 bytes. A content of up to 4 bytes may stand in the second half of 
 element of elements: flags with its class, dimensions, name and numbers; it may be compressed as a whole.
 """
 
+import os
 import struct
 import zlib
+from collections.abc import Collection
 from math import prod
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.events.io import RecordingError
+from ppln.events.io import RecordingError, regular
+from ppln.events.io.limits import decompressed
 
 MAGIC = b"MATLAB 5.0 MAT-file"
 HEADER_BYTES = 128
 ORDERS = {b"IM": "<", b"MI": ">"}  # the last two bytes of the header
 TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 VARIABLE, COMPRESSED = 14, 15
-CLASSES = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
+NUMBERS = range(6, 16)  # classes of variables
 COMPLEX = 1 << 11  # among the flags
-LARGEST_BYTES = 1 << 30  # of a variable, after decompression
+LARGEST_BYTES = 1 << 28  # of the variables that are read, as they are in memory
+START_BYTES = 1 << 12  # of a variable: more than what comes before its numbers
 
 
-def read_variables(path: Path) -> dict[str, NDArray]:
-    """The variables that are real numbers, by name."""
-    data = path.read_bytes()
-    order = ORDERS.get(data[HEADER_BYTES - 2 : HEADER_BYTES])
-    if not data.startswith(MAGIC) or order is None:
-        raise RecordingError(f"{path} is not a MATLAB 5 file")
-    variables = {}
-    at = HEADER_BYTES
-    try:
-        while at < len(data):
-            kind, content, at = _element(data, at, order)
-            if kind == COMPRESSED:
-                inner = zlib.decompressobj().decompress(content, LARGEST_BYTES)
-                kind, content, _ = _element(inner, 0, order)
-            if kind == VARIABLE:
-                name, values = _variable(content, order)
-                if values is not None:
-                    variables[name] = values
-    except (ValueError, struct.error, zlib.error, KeyError) as error:
-        raise RecordingError(f"{path} is damaged, at byte {at}: {error}") from error
-    return variables
+def read_variables(path: Path, names: Collection[str]) -> tuple[dict[str, NDArray], set[str]]:
+    """Those of the variables of these names that are real numbers, in the type they are stored in; and the
+    names of all others."""
+    variables: dict[str, NDArray] = {}
+    others: set[str] = set()
+    left = LARGEST_BYTES
+    with regular(path).open("rb") as file:
+        size, header = os.fstat(file.fileno()).st_size, file.read(HEADER_BYTES)
+        order = ORDERS.get(header[-2:])
+        if not header.startswith(MAGIC) or order is None:
+            raise RecordingError(f"{path} is not a MATLAB 5 file")
+        at = HEADER_BYTES
+        try:
+            while at < size:
+                kind, length = struct.unpack(f"{order}II", file.read(8))
+                if kind not in (VARIABLE, COMPRESSED) or at + 8 + length > size:
+                    raise ValueError(f"{length} bytes of type {kind} cannot stand here")
+                start = file.read(min(length, START_BYTES))
+                if kind == COMPRESSED:
+                    start = zlib.decompressobj().decompress(start, START_BYTES)[8:]
+                name, is_numbers = _name(memoryview(start), order)
+                if name in names and is_numbers:
+                    file.seek(at + 8)
+                    if length > left:
+                        raise ValueError(f"{name} has {length} bytes; {LARGEST_BYTES} in all can be read")
+                    content = memoryview(file.read(length))
+                    if kind == COMPRESSED:
+                        whole = memoryview(decompressed(zlib.decompressobj(), content, left))
+                        _, content, _ = _element(whole, 0, order)
+                    left -= len(content)
+                    if name in variables:
+                        raise ValueError(f"{name} is there twice")
+                    variables[name] = _numbers(content, order)
+                else:
+                    others.add(name)
+                at += 8 + length
+                file.seek(at)
+        except (ValueError, struct.error, zlib.error, KeyError) as error:
+            raise RecordingError(f"{path} is damaged, at byte {at}: {error}") from error
+    return variables, others
 
 
-def _element(data: bytes, at: int, order: str) -> tuple[int, bytes, int]:
+def _element(data: memoryview, at: int, order: str) -> tuple[int, memoryview, int]:
     """Type, content, and where the next one begins."""
     kind, size = struct.unpack_from(f"{order}II", data, at)
     if kind >> 16:  # size and type in the first half of the tag, the content in the second
         kind, size, start, after = kind & 0xFFFF, kind >> 16, at + 4, at + 8
     else:
         start = at + 8
-        after = start + size + (0 if kind == COMPRESSED else -size % 8)
+        after = start + size + -size % 8
     if start + size > min(after, len(data)):
         raise ValueError(f"{size} bytes should be there, and {len(data) - start} are")
     return kind, data[start : start + size], after
 
 
-def _variable(data: bytes, order: str) -> tuple[str, NDArray | None]:
-    _, flags, at = _element(data, 0, order)
-    _, dimensions, at = _element(data, at, order)
-    _, name, at = _element(data, at, order)
+def _name(start: memoryview, order: str) -> tuple[str, bool]:
+    """Of a variable, and whether it is of real numbers."""
+    _, flags, at = _element(start, 0, order)
+    _, _, at = _element(start, at, order)
+    _, name, _ = _element(start, at, order)
     (word,) = struct.unpack_from(f"{order}I", flags)
-    if word & COMPLEX or word & 0xFF not in CLASSES:
-        return "", None
+    return bytes(name).decode("ascii", "replace"), word & 0xFF in NUMBERS and not word & COMPLEX
+
+
+def _numbers(data: memoryview, order: str) -> NDArray:
+    _, _, at = _element(data, 0, order)
+    _, dimensions, at = _element(data, at, order)
+    _, _, at = _element(data, at, order)
     kind, content, _ = _element(data, at, order)
     shape = tuple(np.frombuffer(dimensions, f"{order}i4").tolist())
-    values = np.frombuffer(content, order + TYPES[kind])  # the smallest type that holds them
+    values = np.frombuffer(content, order + TYPES[kind])
     if min(shape, default=-1) < 0 or prod(shape) != values.size:
-        raise ValueError(f"{name!r} of shape {shape} has {values.size} values")
-    return name.decode("ascii"), values.astype(CLASSES[word & 0xFF]).reshape(shape, order="F")
+        raise ValueError(f"{values.size} values do not make the shape {shape}")
+    return values.astype(values.dtype.newbyteorder("="), copy=False).reshape(shape, order="F")

@@ -6,7 +6,7 @@ damaged file is an error, never other numbers.
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
@@ -27,6 +27,7 @@ from ppln.events.io.hdf5 import (
     dataset,
     datasets,
     header,
+    look,
     opened,
     read_events,
     unread,
@@ -47,7 +48,6 @@ UNITS = {
 ROWS = 1 << 14  # in a compressed piece, at most: what is unpacked to read one of them
 PIECE_BYTES = 1 << 17
 IN_ORDER = ("events/t", "frames/t")  # time stamps that must not go back
-PACKET_BYTES = 1 << 23  # of frames, signals and IMU samples
 KNOWN = (  # what a file may hold
     *(*COLUMNS, "frames/images", "frames/t", "frames/exposure", "triggers/t", "triggers/kind"),
     *("imu/t", *(f"imu/{name}" for name in Imu.UNITS), "signals"),
@@ -77,7 +77,7 @@ def matches(path: Path, head: bytes) -> bool:
 def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]:
     with opened(path) as file:
         sensor = _checked(file, path)
-        groups = set(file)  # as listed: what a name leads to may be damaged, which must be an error
+        groups = _names(file, "/")
         has_events = "events" in groups
         yield header(path, sensor, options, has_events=has_events)
         if has_events:
@@ -88,10 +88,11 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
             yield from _frames(file)
         if "triggers" in groups:
             t, kind = datasets(file, ["triggers/t", "triggers/kind"], "iu")
-            yield Triggers(t[:], kind[:])
+            for part in t.parts():
+                yield Triggers(t[part], kind[part])
         if "imu" in groups:
             yield from _imu(file)
-        for name in file["signals"] if "signals" in groups else ():
+        for name in _names(file, "signals") if "signals" in groups else ():
             yield from _signal(file, name)
         yield from unread(file, KNOWN)
 
@@ -174,18 +175,18 @@ def _checked(file: Any, path: Path) -> tuple[int, int]:
 def _frames(file: Any) -> Iterator[Frames]:
     images = dataset(file, "frames/images", None, "u")
     (t,) = datasets(file, ["frames/t"], "i")
-    exposure = dataset(file, "frames/exposure", 2, "i") if "exposure" in set(file["frames"]) else None
+    exposure = dataset(file, "frames/exposure", 2, "i") if "exposure" in _names(file, "frames") else None
     check_length(file, [images, t] if exposure is None else [images, t, exposure], len(t))
-    for part in _parts(images):
+    for part in images.parts():
         yield Frames(images[part], t[part], None if exposure is None else exposure[part])
 
 
 def _imu(file: Any) -> Iterator[Imu]:
     (t,) = datasets(file, ["imu/t"], "i")
-    names = [name for name in Imu.UNITS if name in {"accelerometer", "gyroscope", *file["imu"]}]
+    names = [name for name in Imu.UNITS if name in {"accelerometer", "gyroscope", *_names(file, "imu")}]
     values = {name: dataset(file, f"imu/{name}", None, "f") for name in names}
     check_length(file, list(values.values()), len(t))
-    for part in _parts(values["accelerometer"]):
+    for part in values["accelerometer"].parts():
         yield Imu(t[part], **{name: column[part] for name, column in values.items()})
 
 
@@ -193,15 +194,16 @@ def _signal(file: Any, name: str) -> Iterator[Signal]:
     (t,) = datasets(file, [f"signals/{name}/t"], "i")
     values = dataset(file, f"signals/{name}/values", None, "biuf")
     check_length(file, [values], len(t))
-    for part in _parts(values):
+    for part in values.parts():
         yield Signal(unquote(name), t[part], values[part])
 
 
-def _parts(data: Any) -> Iterator[slice]:
-    """Rows that make a packet; of no rows, one packet of none."""
-    step = max(1, PACKET_BYTES // max(1, data.nbytes // max(1, len(data))))
-    for first in range(0, max(1, len(data)), step):
-        yield slice(first, first + step)
+def _names(file: Any, group: str) -> list[str]:
+    """As listed: what a name leads to may be damaged, which must be an error."""
+    found = look(file, group)
+    if not isinstance(found, Mapping):
+        raise RecordingError(f"{file.filename}: {group} is no group")
+    return list(found)
 
 
 def _packets_of(recording: Recording) -> Iterator[Packet]:

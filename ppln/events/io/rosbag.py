@@ -7,16 +7,19 @@ off. A frame has no exposure: the message does not tell it. Of an IMU sample, or
 not read: the sensor of a camera does not measure them.
 """
 
+import bz2
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ppln.events.events import Events, Sensor
-from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor, require
+from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor, printable, require
+from ppln.events.io.limits import Allowance, decompressed
 from ppln.events.recording import Frames, Imu, Unread
 
 EVENTS = "dvs_msgs/msg/EventArray"
@@ -27,6 +30,8 @@ CHANNELS = {"mono8": 1, "rgb8": 3, "bgr8": 3}
 UNTOLD = (0, 0)  # what some drivers write for the size of the sensor
 IMU_BYTES = 8 * (4 + 9 + 3 + 9 + 3 + 9)  # orientation, angular velocity, acceleration; each with covariances
 SAMPLES = 1 << 12  # of the IMU in a packet
+LONGEST_MAGIC = 32  # bytes of the first line
+LARGEST_CHUNK = 1 << 28  # bytes, decompressed; those of real bags have a million
 PIECE = 1 << 17  # events decoded at a time: what is made of them stays in the processor's cache
 
 Sample = tuple[int, tuple[float, ...], tuple[float, ...]]  # microseconds; m/s2 and radians/s along x, y and z
@@ -38,9 +43,13 @@ def matches(path: Path, head: bytes) -> bool:
 
 def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]:
     library = require("rosbags.rosbag1", "rosbags>=0.10", "reading a ROS bag")
+    with path.open("rb") as file:
+        if not file.readline(LONGEST_MAGIC).endswith(b"\n"):  # the library would look for its end
+            raise RecordingError(f"{path} cannot be read as a ROS bag: it does not begin with #ROSBAG V2.0")
     try:
         reader = library.Reader(path)
         reader.open()
+        reader.chunks = _guarded(path, reader.chunks)
     except FileNotFoundError:
         raise
     except Exception as error:  # a damaged index ends in errors of many kinds
@@ -49,6 +58,25 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
         yield from _packets(path, reader, options, only_events)
     finally:
         reader.close()
+
+
+def _guarded(path: Path, chunks: dict[int, Any]) -> dict[int, Any]:
+    """The chunks of a bag; the library would decompress them without bounds."""
+    lz4 = require("lz4.frame", "lz4", "reading a ROS bag")
+    decompressors = {bz2.decompress: bz2.BZ2Decompressor, lz4.decompress: lz4.LZ4FrameDecompressor}
+    allowance = Allowance(path)
+
+    def bounded(new: Callable[[], Any], data: bytes) -> bytes:
+        content = decompressed(new(), data, min(LARGEST_CHUNK, allowance.left))
+        allowance.take(len(content))
+        return content
+
+    return {
+        place: chunk._replace(decompressor=partial(bounded, decompressors[chunk.decompressor]))
+        if chunk.decompressor in decompressors
+        else chunk
+        for place, chunk in chunks.items()
+    }
 
 
 def _packets(path: Path, reader: Any, options: Options, only_events: bool) -> Iterator[Packet]:
@@ -151,10 +179,11 @@ def _sensor(path: Path, reader: Any, topic: str, options: Options) -> Sensor:
 def _messages(path: Path, reader: Any, topics: list[str | None]) -> Iterator[tuple[str, str, bytes]]:
     """A name for errors, the type, and the message."""
     connections = [c for c in reader.connections if c.topic in topics and c.msgtype in (EVENTS, IMAGE, IMU)]
-    count = 0
+    count, allowance = 0, Allowance(path)
     try:
         for connection, _, message in reader.messages(connections):
-            yield f"message {count}, of {connection.topic}", connection.msgtype, message
+            allowance.take(len(message))
+            yield f"message {count}, of {printable(connection.topic)}", connection.msgtype, message
             count += 1
     except Exception as error:  # a damaged bag, as above
         raise RecordingError(f"{path} is damaged after {count} messages: {error!r}") from error

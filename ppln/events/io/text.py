@@ -9,35 +9,45 @@ All but the events may be missing. Seconds are read as decimals, not as floats, 
 """
 
 import re
-import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events, Sensor
-from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor, refuse_camera, require
+from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor, png, refuse_camera
+from ppln.events.io.limits import Allowance
 from ppln.events.recording import Frames, Imu, Signal, Unread
 
 TABLES = {"groundtruth.txt": 7, "imu.txt": 6}  # columns beside the time
 SAMPLES = 1 << 14  # of a table in a packet
 BLOCK = 1 << 18  # bytes of text parsed at a time: what is made of them stays in the processor's cache
-LARGEST_IMAGE = 1 << 26  # pixels, and bytes of its file
 DIGITS = ((1, 12), (0, 30), (1, 9), (1, 9), (1, 1))  # least and most: seconds, decimals, x, y, p
 TENS = 10 ** np.arange(7)
 NUMBER = re.compile(rb"[-+]?\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d{1,2})?")
 EXACT = Context(prec=60)  # digits: as many as such a number has
 
-# Opens a file of the recording for reading, by its name; None: it is not there.
-Open = Callable[[str], IO[bytes] | None]
+UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others zipfile unpacks without bounds
 Columns = tuple[NDArray, NDArray, NDArray, NDArray]  # x, y, t in microseconds, p
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a recording."""
+
+    open: Callable[[str], IO[bytes] | None]
+    """For reading, by name; None: it is not there."""
+    there: set[str]
+    """The names of all files; none where the recording is one file."""
+    allowance: Allowance
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -54,13 +64,13 @@ def matches(path: Path, head: bytes) -> bool:
 
 def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]:
     refuse_camera(path, options)
-    with _opened(path) as (files, there):
+    with _opened(path) as files:
         sensor = _sensor(path, files, options)
         yield Header(sensor)
         yield from _events(path, files, sensor, options.repair)
         if only_events:
             return
-        there -= {"events.txt", "images.txt", *TABLES}
+        there = files.there - {"events.txt", "images.txt", *TABLES}
         for where, t, (name,) in _rows(path, files, "images.txt", 1):
             yield _frame(files, where, t, name, sensor)
             there.discard(name)
@@ -77,13 +87,15 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Open, set[str]]]:
-    """What opens a file of the recording; and the names of all files beside events.txt."""
+def _opened(path: Path) -> Iterator[Files]:
+    allowance = Allowance(path)
     if path.is_dir():
         there = {file.name for file in path.iterdir() if file.is_file()}
-        yield lambda name: (path / name).open("rb") if (path / name).is_file() else None, there
+        yield Files(
+            lambda name: (path / name).open("rb") if (path / name).is_file() else None, there, allowance
+        )
     elif not _is_archive(path):
-        yield lambda name: path.open("rb") if name == "events.txt" else None, set()
+        yield Files(lambda name: path.open("rb") if name == "events.txt" else None, set(), allowance)
     else:
         try:
             archive = zipfile.ZipFile(path)
@@ -95,7 +107,15 @@ def _opened(path: Path) -> Iterator[tuple[Open, set[str]]]:
                 raise RecordingError(f"{path} holds {found or 'no events.txt'}; give one recording")
             folder, names = found[0].removesuffix("events.txt"), set(archive.namelist())
             there = {name.removeprefix(folder) for name in names if name[-1:] != "/"}
-            yield lambda name: archive.open(folder + name) if folder + name in names else None, there
+
+            def open_member(name: str) -> IO[bytes] | None:
+                if folder + name not in names:
+                    return None
+                if (kind := archive.getinfo(folder + name).compress_type) not in UNPACKED:
+                    raise ValueError(f"its compression is of type {kind}; deflate can be read")
+                return archive.open(folder + name)
+
+            yield Files(open_member, there, allowance)
 
 
 def _is_archive(path: Path) -> bool:
@@ -107,15 +127,16 @@ def _event_files(archive: zipfile.ZipFile) -> list[str]:
     return [name for name in archive.namelist() if name.rpartition("/")[2] == "events.txt"]
 
 
-def _blocks(path: Path, files: Open, name: str) -> Iterator[bytes]:
+def _blocks(path: Path, files: Files, name: str) -> Iterator[bytes]:
     """The text of a file, in blocks of whole lines; nothing where it is not there."""
     rest = b""
     try:
-        file = files(name)
+        file = files.open(name)
         if file is None:
             return
         with file:
             while data := file.read(BLOCK):
+                files.allowance.take(len(data))
                 block, newline, rest = (rest + data).rpartition(b"\n")
                 if len(rest) > BLOCK:
                     raise ValueError(f"it has a line of more than {BLOCK} bytes")
@@ -127,10 +148,13 @@ def _blocks(path: Path, files: Open, name: str) -> Iterator[bytes]:
         yield rest + b"\n"
 
 
-def _rows(path: Path, files: Open, name: str, columns: int) -> Iterator[tuple[str, int, list[str]]]:
+def _rows(path: Path, files: Files, name: str, columns: int) -> Iterator[tuple[str, int, list[str]]]:
     """Of every line of a table: its place, for errors; its time in microseconds; the other columns."""
     line = 0
     for block in _blocks(path, files, name):
+        if block.isspace():  # at once: a few bytes of an archive can be millions of such lines
+            line += block.count(b"\n")
+            continue
         for text in block.splitlines():
             line += 1
             fields = text.split()
@@ -162,7 +186,7 @@ def _table(rows: list[tuple[str, int, list[str]]]) -> tuple[NDArray[np.int64], N
     return np.array([t for _, t, _ in rows], np.int64), np.array(values)
 
 
-def _sensor(path: Path, files: Open, options: Options) -> Sensor:
+def _sensor(path: Path, files: Files, options: Options) -> Sensor:
     """As the first image tells."""
     told: tuple[int | None, int | None] = None, None
     for where, _, (name,) in _rows(path, files, "images.txt", 1):
@@ -171,39 +195,41 @@ def _sensor(path: Path, files: Open, options: Options) -> Sensor:
     return agreed_sensor(path, told, options)
 
 
-def _png(files: Open, where: str, name: str) -> tuple[bytes, Sensor]:
+def _png(files: Files, where: str, name: str) -> tuple[bytes, Sensor]:
     """An image as it is in its file, and its size."""
     try:
-        file = files(name)
+        if name.startswith("/") or ".." in PurePosixPath(name).parts:
+            raise ValueError("it lies outside the recording")
+        file = files.open(name)
         if file is None:
             raise FileNotFoundError("it is not there")
         with file:
-            data = file.read(LARGEST_IMAGE)
-        if not data.startswith(b"\x89PNG\r\n\x1a\n"):
-            raise ValueError("it is not a PNG")
-        width, height = struct.unpack_from(">II", data, 16)
-        if height * width > LARGEST_IMAGE:
-            raise ValueError(f"it has {height} x {width} pixels")
+            data, size = png.load(file)
+        files.allowance.take(len(data))
     except Exception as error:  # of a damaged archive: errors of many kinds
         raise RecordingError(f"{where}: {name} cannot be read: {error}") from error
-    return data, Sensor(height, width)
+    return data, size
 
 
-def _frame(files: Open, where: str, t: int, name: str, sensor: Sensor) -> Frames:
-    imageio = require("imageio.v3", "imageio>=2.30", "reading frames")
+def _frame(files: Files, where: str, t: int, name: str, sensor: Sensor) -> Frames:
     data, size = _png(files, where, name)
     if size != sensor:
         raise RecordingError(f"{where}: {name} is of {tuple(size)}, and the sensor of {tuple(sensor)}")
     try:
-        return Frames(imageio.imread(data, extension=".png")[None], np.array([t], np.int64))
+        return Frames(png.decode(data, size)[None], np.array([t], np.int64))
+    except ModuleNotFoundError:
+        raise
     except Exception as error:  # of a damaged image: errors of many kinds
         raise RecordingError(f"{where}: {name} cannot be read: {error}") from error
 
 
-def _events(path: Path, files: Open, sensor: Sensor, repair: bool) -> Iterator[Events]:
+def _events(path: Path, files: Files, sensor: Sensor, repair: bool) -> Iterator[Events]:
     place = f"{path}: events.txt" if path.is_dir() or _is_archive(path) else str(path)
     line = 1
     for block in _blocks(path, files, "events.txt"):
+        if block.isspace():
+            line += block.count(b"\n")
+            continue
         if b"," in block:
             block = block.replace(b",", b" ")
         if b"\r" in block:
@@ -254,6 +280,8 @@ def _one_by_one(place: str, block: bytes, line: int, repair: bool) -> Columns:
     """As _plain, however the numbers are written; an error names the line that is no event."""
     events, bad = [], []
     for number, text in enumerate(block.splitlines(), line):
+        if not text:
+            continue
         fields = text.split()
         values = [value for field in fields[:5] if (value := _number(field)) is not None]
         if len(values) == len(fields) == 4 and values[3] in (-1, 0, 1):

@@ -126,7 +126,7 @@ FRAMES = [
 @pytest.mark.parametrize("frames", FRAMES, ids=str)
 @pytest.mark.parametrize("has_events", [True, False])
 def test_frames_triggers_and_signals_come_back_exactly(tmp_path, monkeypatch, frames, has_events):
-    monkeypatch.setattr(native, "PACKET_BYTES", 100)  # so that several packets are made
+    monkeypatch.setattr(hdf5, "PACKET_BYTES", 100)  # so that several packets are made
     draw = np.random.default_rng(0)
     if frames is not None:
         shape, dtype, exposed = frames

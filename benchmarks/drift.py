@@ -16,6 +16,7 @@ Networks by name, with the package's weights, or files of weights.
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,10 +26,11 @@ from torch import Tensor, nn
 
 from ppln.datasets.windows import Windows
 from ppln.engine import config, trained
+from ppln.events.filters import without_hot_pixels
 from ppln.events.io import read_recording
 from ppln.metrics import PEAK, psnr, to_uint8
 from ppln.models.deblurrer import BINS, EVENT_CHANNELS
-from ppln.restore import network_input, plan, to_light, without_hot_pixels
+from ppln.restore import network_input, plan, to_light
 from ppln.tasks import Deblur
 
 TIMES = torch.linspace(0, 1, BINS + 1)[None]
@@ -48,7 +50,9 @@ def of_windows(folder: Path) -> Iterator[Exposure]:
 
 
 def of_recording(path: Path, every: int) -> Iterator[Exposure]:
-    recording, _ = without_hot_pixels(read_recording(path))
+    recording = read_recording(path)
+    assert recording.events is not None
+    recording = replace(recording, events=without_hot_pixels(recording.events))
     for shot in plan(recording).shots[::every]:
         yield Exposure(
             shot.number, network_input(shot.events, shot.exposure_us, to_light(shot.image))[None], None

@@ -1,11 +1,13 @@
 """BVH: hand-written files with positions known, the clips of CMU, and thousands of broken files."""
 
 import math
+import os
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hostile import outcomes
 
 from ppln.datasets.synthetic.bvh import Motion, list_bvh, parse_bvh, read_bvh, read_bvh_folder
 
@@ -123,6 +125,7 @@ def test_two_roots():
             "line 18: joint 'Thumb' has a position that changes",
         ),
         ("JOINT Thumb", "JOINT Elbow", "there are two joints 'Elbow'"),
+        ("JOINT Thumb", "JOINT Th\x1bumb", r"line 15: 'Th\\x1bumb' where a name should be"),
         ("JOINT Thumb", "ROOT Thumb", "line 15: 'ROOT' cannot stand here"),
         ("}\nMOTION", "MOTION", "line 24: 'MOTION' cannot stand here"),
         ("Frames: 3", "Frames: 4", "line 27: 4 frames are announced, and there are 3 lines"),
@@ -207,6 +210,36 @@ def test_broken_files_are_refused_or_read():
         except ValueError:
             refused += 1
     assert 1000 < refused < 2000
+
+
+def skeleton(joints, frames):
+    """A root that moves, so many joints that do not, and frames of one number."""
+    text = "HIERARCHY\nROOT r\n{\nOFFSET 0 0 0\nCHANNELS 1 Xrotation\n"
+    text += "".join(f"JOINT j{i}\n{{\nOFFSET 0 0 0\nCHANNELS 0\n}}\n" for i in range(joints))
+    return text + f"}}\nMOTION\nFrames: {frames}\nFrame Time: 0.1\n" + "0\n" * frames
+
+
+def test_bombs(tmp_path):
+    """Many joints take no more than their share of time; and text that is packed has bounds."""
+    (tmp_path / "joints").mkdir()
+    (tmp_path / "joints/a.bvh").write_text(skeleton(50_000, 1))
+    (tmp_path / "poses").mkdir()
+    (tmp_path / "poses/a.bvh").write_text(skeleton(5_000, 50_000))
+    for kind, size in ((zipfile.ZIP_DEFLATED, 140), (zipfile.ZIP_LZMA, 100), (zipfile.ZIP_BZIP2, 1)):
+        with zipfile.ZipFile(tmp_path / f"{kind}.zip", "w", kind) as archive:
+            archive.writestr("a.bvh", b"\n" * (size << 20))
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe/a.bvh")
+    said = outcomes(
+        "bvh", *(tmp_path / name for name in ("joints", "poses", "8.zip", "14.zip", "12.zip", "pipe"))
+    )
+    assert said[0] == "done: [50001]"
+    assert "50000 frames of 5001 joints are too many to be held" in said[1]
+    assert "8.zip: a.bvh has more than 134217728 bytes" in said[2]
+    assert "14.zip: a.bvh has more than" in said[3]
+    assert "12.zip: a.bvh is compressed with bzip2" in said[4]
+    assert "a.bvh is not a file" in said[5]
+    assert [text.partition(":")[0] for text in said] == ["done"] + ["refused"] * 5
 
 
 @pytest.fixture(scope="module")

@@ -98,6 +98,35 @@ def test_plot(summary, tmp_path):
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_sensor_too_large_to_be_counted(monkeypatch, tmp_path):
+    """The events are, but not pixel by pixel: a few bytes of a header must not take gigabytes."""
+    sensor = Sensor(20_000, 20_000)
+    packet = Events([19_999], [19_999], [5], [1], sensor)
+    monkeypatch.setattr(recording, "iter_packets", lambda *_, **__: iter([Header(sensor), packet]))
+    summary = recording.summarize("some/file", format="evt")
+    assert summary.per_pixel is None
+    text = recording.text(summary)
+    assert "events     1, 100 % positive" in text
+    assert "pixels     more than 16,777,216: their events are not counted one by one" in text
+    with pytest.raises(ValueError, match="a sensor of 20000 x 20000, too large to be drawn"):
+        recording.plot(summary, tmp_path / "out.png")
+
+
+def test_a_time_too_long_to_be_drawn(monkeypatch, tmp_path):
+    packet = Events([0, 0], [0, 0], [0, 1 << 60], [1, 1], SENSOR)
+    monkeypatch.setattr(recording, "iter_packets", lambda *_, **__: iter([Header(SENSOR), packet]))
+    summary = recording.summarize("some/file", format="evt")
+    with pytest.raises(ValueError, match=r"some/file lasts 1\.15292e\+12 s, too long to be drawn"):
+        recording.plot(summary, tmp_path / "out.png")
+
+
+def test_names_do_not_command_the_terminal(monkeypatch):
+    signal = Signal("a\x1b[31m\u202eb", int64(0), np.array([1.0]))
+    monkeypatch.setattr(recording, "iter_packets", lambda *_, **__: iter([Header(SENSOR), signal]))
+    text = recording.text(recording.summarize("some/file", format="native"))
+    assert "signal     a\\x1b[31m\\u202eb: 1 values, 1 to 1" in text.splitlines()
+
+
 def test_the_picture_shows_the_busiest_moment_and_the_frame_nearest_to_it(summary):
     events, frame, frame_time = recording._moment(summary, 900_000, {})
     assert events.t.tolist() == [902_000, 902_001, 902_002, 902_003]

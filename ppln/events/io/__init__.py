@@ -258,6 +258,8 @@ def _packets(path: str | Path, format: str | None, options: Options, only_events
         for packet in module.packets(path, options, only_events):
             allowance.take(sum(v.nbytes for v in vars(packet).values() if isinstance(v, np.ndarray)))
             yield packet
+        if Allowance(path).size < allowance.size:
+            raise RecordingError(f"{path} has become shorter while it was read; read it again")
     except (RecordingError, FileNotFoundError):
         raise
     except (ValueError, OverflowError, struct.error) as error:  # of Events, NumPy, struct: name the file

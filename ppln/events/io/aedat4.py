@@ -157,7 +157,8 @@ def _decoded(kind: str, buffer: Buffer, sensor: Sensor, options: Options) -> Ite
     if kind == "FRME":
         yield _frame(buffer, table)
         return
-    at, count = _vector(buffer, table, 0, EVENT.itemsize if kind == "EVTS" else 4)
+    # Of a list of tables, 4 bytes tell where each is, and 4 bytes or more are it.
+    at, count = _vector(buffer, table, 0, EVENT.itemsize if kind == "EVTS" else 8)
     if kind == "EVTS":
         events = np.frombuffer(buffer, EVENT, count, at)
         for i in range(0, count, CHUNK):

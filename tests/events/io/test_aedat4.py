@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fuzzing import assert_survives
+from hostile import outcomes
 
 from ppln.events import RecordingError, iter_events, read_events, read_recording
 from ppln.events.io import CHUNK, Options, aedat4, detect
@@ -450,6 +451,42 @@ def test_a_packet_that_swells_is_refused(tmp_path, monkeypatch, compression):
     path = write(tmp_path / "a.aedat4", [], compression)
     path.write_bytes(path.read_bytes() + struct.pack("<ii", 0, len(body)) + body)
     with pytest.raises(RecordingError, match="there are more than 4194304 bytes in it"):
+        read_events(path)
+
+
+def trigger_bomb(entries, room):
+    """As many triggers in one packet, of which every one is the same; and so many bytes after them."""
+    head = flatbuffer(b"TRIG", {0: (0, b"")})[:-4]
+    return head + struct.pack("<I", entries) + bytes(4 * entries + room)
+
+
+def test_triggers_from_nothing(tmp_path):
+    """2^26 of them in 9 kB; more than there is room for; 2^22; and 2^18, 200 times."""
+    first = (0, event_packet(EVENTS))
+    bombs = [
+        write(tmp_path / "a.aedat4", [first, (3, trigger_bomb((1 << 26) - 16, 0))], ZSTD),
+        write(tmp_path / "b.aedat4", [first, (3, trigger_bomb(1 << 24, 0))], ZSTD),
+        write(tmp_path / "c.aedat4", [first, (3, trigger_bomb(1 << 22, 1 << 24))], ZSTD),
+        write(tmp_path / "d.aedat4", [first, *[(3, trigger_bomb(1 << 18, 1 << 20))] * 200], ZSTD),
+    ]
+    assert max(bomb.stat().st_size for bomb in bombs) < 40_000
+    said = outcomes("read", *bombs)
+    assert "there are more than" in said[0]
+    assert "a list of 16777216 items goes beyond the end" in said[1]
+    assert said[2].startswith("done: ")
+    assert "more comes out of its" in said[3]
+    assert [text.partition(":")[0] for text in said] == ["refused", "refused", "done", "refused"]
+
+
+@pytest.mark.parametrize("compression", [LZ4, ZSTD])
+def test_what_follows_the_compressed_data_is_a_fault(tmp_path, compression):
+    path = write(tmp_path / "a.aedat4", [], compression)
+    body = compressed(event_packet(EVENTS), compression)
+    head = path.read_bytes()
+    path.write_bytes(head + struct.pack("<ii", 0, len(body)) + body)
+    assert rows(read_events(path)) == EVENTS
+    path.write_bytes(head + struct.pack("<ii", 0, len(body) + 5000) + body + bytes(5000))
+    with pytest.raises(RecordingError, match=f"at byte {len(head)}: 5000 bytes follow the compressed data"):
         read_events(path)
 
 

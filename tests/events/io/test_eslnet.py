@@ -1,5 +1,6 @@
 """eSL-Net's pairs of picture and events: those of the shared data, and small ones like them."""
 
+import os
 import struct
 import sys
 import warnings
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.io
 from fuzzing import assert_survives, damaged
+from hostile import deflated, outcomes
 
 from ppln.events import RecordingError, read_events, read_recording
 from ppln.events.io import detect, eslnet, matlab, png
@@ -101,10 +103,11 @@ def test_pictures_of_all_kinds(tmp_path, shape, dtype):
     assert (found[0] == image).all()
 
 
-def rgb16() -> bytes:
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
+
+def rgb16() -> bytes:
     rows = (b"\0" + bytes(range(48))) * 6
     head = struct.pack(">IIBBBBB", 8, 6, 16, 2, 0, 0, 0)
     return png.MAGIC + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
@@ -212,12 +215,94 @@ def test_variables_are_read_as_scipy_reads_them(tmp_path, dtype, compressed):
     content = {name: draw.integers(0, 100, shape).astype(dtype) for name, shape in shapes.items()}
     file = tmp_path / "some.mat"
     scipy.io.savemat(file, content | {"text": "abc", "cell": [[1, "x"]]}, do_compression=compressed)
-    found, wanted = matlab.read_variables(file, [*content, "text", "cell"]), scipy.io.loadmat(file)
+    found, others = matlab.read_variables(file, [*content, "text", "cell"])
+    wanted = scipy.io.loadmat(file)
     assert set(found) == set(content)
+    assert others == {"text", "cell"}
     for name, values in found.items():
         assert values.dtype == wanted[name].dtype == np.dtype(dtype)
         assert values.shape == wanted[name].shape == shapes[name]
         assert (values == wanted[name]).all()
+
+
+def zeros(name: str, size: int, compressed: bool = True) -> bytes:
+    """A variable of so many MiB of zeros, stored in a byte each and meant to be floats, in a .mat file."""
+    n = size << 20
+    inner = b""
+    for kind, data in ((6, struct.pack("<II", 6, 0)), (5, struct.pack("<ii", 1, n)), (1, name.encode())):
+        inner += struct.pack("<II", kind, len(data)) + data + bytes(-len(data) % 8)
+    inner += struct.pack("<II", 2, n)
+    if not compressed:
+        return struct.pack("<II", 14, len(inner) + n) + inner + bytes(n)
+    packed = deflated(struct.pack("<II", 14, len(inner) + n) + inner, size)
+    return struct.pack("<II", 15, len(packed)) + packed
+
+
+HEADER = matlab.MAGIC.ljust(124) + struct.pack("<H", 0x100) + b"IM"
+
+
+def test_variables_larger_than_memory(tmp_path):
+    write(tmp_path)
+    good = (tmp_path / "event000010.mat").read_bytes()
+    content = {
+        "wide.mat": HEADER + zeros(ROW + "x", 1000),
+        "many.mat": HEADER + b"".join(zeros(ROW + name, 100) for name in ("x", "y", "timestamp")),
+        "unused.mat": good + b"".join(zeros(f"unused{i}", 1000) for i in range(8)),
+        "plain.mat": good + zeros("unused", 3, compressed=False),
+        "twice.mat": good + zeros(ROW + "x", 1),
+    }
+    for name, data in content.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "sparse.mat").write_bytes(HEADER)
+    os.truncate(tmp_path / "sparse.mat", 60 << 30)
+    said = outcomes("read", *(tmp_path / name for name in content), tmp_path / "sparse.mat", sensor=(6, 8))
+    assert [text.partition(":")[0] for text in said] == [
+        "refused",
+        "refused",
+        "done",
+        "done",
+        "refused",
+        "refused",
+    ]
+    assert "there are more than 268435456 bytes in it" in said[0]
+    assert "many.mat is damaged, at byte 207666: there are more than" in said[1]  # in the third of them
+    assert "section_event_x is there twice" in said[4]
+    assert "0 bytes of type 0 cannot stand here" in said[5]
+
+
+def test_what_is_no_file_is_not_read(tmp_path):
+    for name in ("pipe", "device", "picture"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name)
+        bad = tmp_path / name / ("000010.png" if name == "picture" else "event000010.mat")
+        bad.unlink()
+        if name == "device":
+            bad.symlink_to("/dev/zero")
+        else:
+            os.mkfifo(bad)
+    said = outcomes("read", *(tmp_path / name for name in ("pipe", "device", "picture")))
+    for text, name in zip(said, ("event000010.mat", "event000010.mat", "000010.png"), strict=True):
+        assert text.startswith("refused: ")
+        assert f"{name} is not a file" in text
+
+
+def test_pictures_larger_than_memory(tmp_path):
+    """One says so at the place where it should; another says it twice; in a third, it is the file."""
+    small, large = (struct.pack(">IIBBBBB", n, n, 8, 0, 0, 0, 0) for n in (8, 9000))
+    end = chunk(b"IDAT", zlib.compress(bytes(9 * 8))) + chunk(b"IEND", b"")
+    for number, heads, message in (
+        (1, [large], "it has 9000 x 9000 pixels"),
+        (2, [small, large], "it tells two sizes"),
+        (3, [small], f"its file has more than {png.LARGEST_PICTURE} bytes"),
+    ):
+        (tmp_path / str(number)).mkdir()
+        write(tmp_path / str(number))
+        picture = tmp_path / str(number) / "000010.png"
+        picture.write_bytes(png.MAGIC + b"".join(chunk(b"IHDR", head) for head in heads) + end)
+        if number == 3:
+            os.truncate(picture, 60 << 30)
+        with pytest.raises(RecordingError, match=message):
+            read_recording(tmp_path / str(number))
 
 
 def test_survives_damaged_pictures(tmp_path):

@@ -1,5 +1,6 @@
 """The reading functions, on formats that live only here."""
 
+import os
 import struct
 import sys
 from dataclasses import replace
@@ -26,10 +27,11 @@ from ppln.events import (
     read_events,
     read_recording,
 )
-from ppln.events.io import Header, Options, Unread, detect, require
+from ppln.events.io import Header, Options, Unread, detect, limits, printable, require
 from ppln.events.recording import Recording
 from ppln.events.windows import by_time
 
+DATA = Path(__file__).parents[3] / "../shared/data"
 SENSOR = (2, 3)
 many = settings(max_examples=100, deadline=None, derandomize=True, database=None)
 
@@ -329,6 +331,76 @@ def test_other_errors_stay_as_they_are(formats, tmp_path, error):
     with pytest.raises(type(error)) as caught:
         read_events(path)
     assert caught.value is error
+
+
+def test_text_is_made_printable():
+    for plain in ("", "speed", "Größe 5 µs", "名前", r"a\b"):
+        assert printable(plain) == plain
+    assert printable("a\x1b]0;title\x07b\r\n\x9b31m\u202e\udc80") == (
+        r"a\x1b]0;title\x07b\r\n\x9b31m\u202e\udc80"
+    )
+    assert len(printable("x" * 10**6)) < 2010
+    assert printable("x" * 2000) == "x" * 2000
+
+
+def test_errors_do_not_command_the_terminal(formats, tmp_path):
+    def packets(*_):
+        yield HEADER
+        raise ValueError("the name is \x1b[2J")
+
+    formats(fake=(b"", packets))
+    path = tmp_path / "some\x1b.fake"
+    path.write_bytes(b".")
+    with pytest.raises(RecordingError) as caught:
+        read_events(path)
+    assert str(caught.value).endswith(r"some\x1b.fake: the name is \x1b[2J")
+
+
+@pytest.mark.parametrize("name", io.FORMATS)
+def test_pipes_are_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RecordingError, match="pipe is not a file; give a recording that is one"):
+        read_events(tmp_path / "pipe", format=name, sensor=(4, 6))
+    with pytest.raises(RecordingError, match="of no known format"):
+        read_events(tmp_path / "pipe")
+
+
+def test_more_than_a_file_can_hold(fake, monkeypatch):
+    monkeypatch.setattr(limits, "SPARE_BYTES", 0)
+    events = stream(*range(100))  # 13 bytes each
+    path = fake(HEADER, events, events.shifted(200))
+    path.write_bytes(bytes(3))
+    assert len(read_events(path, format="fake")) == 200
+    path.write_bytes(bytes(2))
+    with pytest.raises(
+        RecordingError, match=r"some\.fake: more comes out of its 2 bytes than of any recording"
+    ):
+        read_events(path, format="fake")
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="no shared data")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "recordings/davis240_rotating_disk.aedat",
+        "recordings/davis346.aedat4",
+        "recordings/dvs.es",
+        "recordings/evt2.raw",
+        "recordings/slider_depth.zip",
+        "blur_davis346/cups.h5",
+    ],
+)
+@pytest.mark.parametrize("part", [0.0, 0.5])
+def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path, name, part):
+    path = tmp_path / Path(name).name
+    path.write_bytes((DATA / name).read_bytes())
+    packets = io.iter_packets(path)
+    for packet in packets:
+        if isinstance(packet, Events):
+            break
+    os.truncate(path, int(part * path.stat().st_size))
+    with pytest.raises(RecordingError):
+        list(packets)
 
 
 def test_libraries_that_are_missing():

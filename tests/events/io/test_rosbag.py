@@ -1,11 +1,14 @@
 """ROS 1 bags: written by rosbags' own writer and serialiser, read back exactly."""
 
+import os
+import re
 import struct
 import tracemalloc
 
 import numpy as np
 import pytest
 from fuzzing import assert_survives
+from hostile import outcomes
 
 from ppln.events import Events, RecordingError, iter_events, read_events, read_recording
 from ppln.events.io import CHUNK, Options, detect, rosbag
@@ -373,3 +376,37 @@ def test_fuzzed(tmp_path):
     sample = imu(1000, (1, 2, 3), (4, 5, 6))
     messages = [("/e", rosbag.EVENTS, array(small)), ("/i", rosbag.IMAGE, picture), ("/imu", *sample[1:])]
     assert_survives("rosbag", write(tmp_path / "a.bag", messages))
+
+
+def test_bombs(tmp_path):
+    """A message of 128 MiB in 1 kB; and one of 1.3 MB that is to be read 10,000 times."""
+    head = fast_array(some_events(1))[: -rosbag.RECORD.itemsize - 4]
+
+    def of_zeros(count):
+        return head + struct.pack("<I", count) + bytes(count * rosbag.RECORD.itemsize)
+
+    long = write(tmp_path / "long.bag", [("/e", rosbag.EVENTS, of_zeros(10_000_000))], "BZ2")
+    assert long.stat().st_size < 10_000
+
+    often = write(tmp_path / "often.bag", [("/e", rosbag.EVENTS, of_zeros(100_000))], "BZ2")
+    data = bytearray(often.read_bytes())
+    field = data.index(b"index_pos=") + len(b"index_pos=")
+    (index,) = struct.unpack_from("<Q", data, field)  # before it lie one entry of 12 bytes and their count
+    entry = data[index - 12 : index]
+    count = data.rindex(b"count=", 0, index) + len(b"count=")
+    struct.pack_into("<I", data, count, 10_000)
+    struct.pack_into("<I", data, index - 16, 12 * 10_000)
+    struct.pack_into("<Q", data, field, index + 12 * 9_999)
+    often.write_bytes(data[:index] + entry * 9_999 + data[index:])
+
+    said = outcomes("info", long, often)
+    assert "long.bag is damaged after 0 messages: ValueError('there are more than" in said[0]
+    assert re.search(r"often.bag(: | is damaged after \d\d+ messages: .*)more comes out of its", said[1])
+    assert [text.partition(":")[0] for text in said] == ["refused"] * 2
+
+
+def test_what_is_no_line_is_not_searched_for_its_end(tmp_path):
+    (tmp_path / "a.bag").write_bytes(b"#ROSBAG V2.0")
+    os.truncate(tmp_path / "a.bag", 60 << 30)
+    with pytest.raises(RecordingError, match=r"does not begin with #ROSBAG V2\.0"):
+        read_recording(tmp_path / "a.bag")

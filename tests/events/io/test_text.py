@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fuzzing import assert_survives
+from hostile import outcomes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -359,6 +360,52 @@ def test_bombs(tmp_path, files, bomb, message):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 20 << 20
+
+
+def test_bombs_that_take_time_and_memory(tmp_path):
+    """Millions of lines without anything; one picture that is named a hundred times."""
+    blank = {"events.txt": b"0.1 1 1 1\n" + b"\n" * (256 << 20)}
+    large = {
+        "events.txt": b"0.1 1 1 1\n",
+        "a.png": png(np.zeros((8192, 8192), np.uint8)),
+        "images.txt": b"".join(b"%d.0 a.png\n" % i for i in range(100)),
+    }
+    said = outcomes("info", archive(tmp_path / "blank.zip", blank), sensor=SENSOR)
+    assert "events     1, 100 % positive" in said[0]
+    said = outcomes("info", archive(tmp_path / "large.zip", large), folder(tmp_path / "large", large))
+    assert all(text.startswith("refused: ") and "more comes out of its" in text for text in said)
+
+
+@pytest.mark.parametrize("name", ["../outside.png", "images/../../outside.png", "/outside.png"])
+def test_images_outside_the_folder_are_not_read(tmp_path, files, name):
+    (tmp_path / "outside.png").write_bytes(files[2]["images/a.png"])
+    name = str(tmp_path / name[1:]) if name.startswith("/") else name
+    content = files[2] | {"images.txt": f"0.0 {name}\n".encode()}
+    for path in (folder(tmp_path / "in", content), archive(tmp_path / "a.zip", content)):
+        with pytest.raises(
+            RecordingError, match=r"images.txt, line 1: .*outside.png .* outside the recording"
+        ):
+            read_recording(path)
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_archives_that_zipfile_unpacks_without_bounds(tmp_path, files, kind):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", kind) as out:
+        for name, data in files[2].items():
+            out.writestr(name, data)
+    with pytest.raises(RecordingError, match=f"its compression is of type {kind}; deflate can be read"):
+        read_recording(tmp_path / "a.zip")
+
+
+def test_lines_without_anything_count(tmp_path):
+    """In errors, however many are passed over at once."""
+    blank = text.BLOCK + 100
+    path = alone(tmp_path / "a.txt", b"0.1 1 1 1\n" + b"\n" * blank + b"0.2 1 1 1\n\n0.3 1 x 1\n")
+    with pytest.raises(RecordingError, match=f"line {blank + 4} is b'0.3 1 x 1'"):
+        read(path, sensor=SENSOR)
+    content = {"events.txt": b"0.1 1 1 1\n", "images.txt": b"\n" * blank + b"0.1 a b\n"}
+    with pytest.raises(RecordingError, match=f"images.txt, line {blank + 1} is"):
+        read_recording(folder(tmp_path / "in", content))
 
 
 def test_streams_in_bounded_memory(tmp_path):

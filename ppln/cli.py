@@ -439,7 +439,7 @@ def _convert(arguments: list[str]) -> None:
         if verify:
             kinds = [kind for kind in ("events", "frames", "triggers", "imu") if getattr(counts, kind)]
             compared = ", ".join(["sensor", *kinds, *counts.signals])
-            print(f"verified: {compared}: as read again from both files, all numbers are equal")
+            print(f"verified: {printable(compared)}: as read again from both files, all numbers are equal")
 
     _parse(convert, "convert-recording", arguments)
 

@@ -147,7 +147,6 @@ def test_convert_recording(monkeypatch, tmp_path, capsys):
         run(monkeypatch, "info", target, "--camera", "1")
 
 
-<<<<<<< HEAD
 def test_convert_recording_names_what_is_not_read(monkeypatch, tmp_path, capsys):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/events.txt").write_text("0.1 1 1 1\n")
@@ -159,7 +158,8 @@ def test_convert_recording_names_what_is_not_read(monkeypatch, tmp_path, capsys)
         "  not read: calib.txt",
         "verified: sensor, events, camera_pose: as read again from both files, all numbers are equal",
     ]
-=======
+
+
 def test_what_a_file_says_does_not_command_the_terminal(monkeypatch, tmp_path, capsys):
     t = np.arange(3)
     speed = Signal("speed\x1b[31m\x07", t, t)
@@ -172,10 +172,9 @@ def test_what_a_file_says_does_not_command_the_terminal(monkeypatch, tmp_path, c
     with pytest.raises(SystemExit) as caught:
         run(monkeypatch, "info", str(tmp_path / "c.raw"))
     said = capsys.readouterr().out + str(caught.value)
-    assert said.count(r"\x1b[31m") == 3
+    assert said.count(r"\x1b[31m") == 4
     assert "\x1b" not in said
     assert "\x07" not in said
->>>>>>> 1603d3e (Tests of hostile files, each read in a process with little memory and time)
 
 
 def test_simulate(monkeypatch, tmp_path, capsys):

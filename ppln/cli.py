@@ -8,11 +8,12 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import ppln
+from ppln.options import HELP, POSITION, Help, ask
 
 _ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -21,7 +22,7 @@ def main() -> None:
     words = sys.argv[1:]
     debug = "--debug" in words
     name, *arguments = [word for word in words if word != "--debug"] or ["--help"]
-    if name in ("-h", "--help"):
+    if name in HELP:
         print("usage: ppln COMMAND [--help] [--debug], or ppln --version\n")
         for command, (what, _) in _COMMANDS.items():
             print(f"  {command:19}{what}")
@@ -41,7 +42,10 @@ def main() -> None:
             for number, was in before.items():
                 if alone and was is not signal.SIG_IGN:  # as after nohup
                     signal.signal(number, _terminate)
-            _COMMANDS[name][1](arguments)
+            try:
+                _COMMANDS[name][1](arguments)
+            except Help as text:
+                print(text)
             if sys.stdout is not None:  # it is closed, as by `>&-`
                 sys.stdout.flush()
         except BrokenPipeError:  # nobody reads on, as of `ppln info FILE | head`
@@ -133,16 +137,7 @@ def _explain(error: BaseException, name: str) -> tuple[str, int]:
 
 def _parse(what: Callable[..., Any], name: str, arguments: list[str], positional: bool = True) -> Any:
     """Call `what` with the options that its signature and docstrings describe."""
-    from ppln.engine.arguments import ask, need_tyro
-
-    tyro = need_tyro()
-    config = [tyro.conf.OmitArgPrefixes, *([tyro.conf.PositionalRequiredArgs] if positional else [])]
-
-    @wraps(what)
-    def later(*given: Any, **options: Any) -> Callable[[], Any]:
-        return partial(what, *given, **options)
-
-    return ask(later, f"ppln {name}", arguments, config=config)()
+    return ask(what, f"ppln {name}", arguments, positional=positional)
 
 
 def _bench(arguments: list[str]) -> None:
@@ -157,17 +152,15 @@ def _bench(arguments: list[str]) -> None:
 def _deblur(arguments: list[str]) -> None:
     from contextlib import ExitStack
 
-    from ppln.engine.arguments import need_tyro
     from ppln.events.filters import without_hot_pixels
     from ppln.events.io import Options, read_events, read_recording
     from ppln.report.film import Film, beside
 
-    tyro = need_tyro()
     as_they_are = Options()
 
     def deblur(
-        recording: Annotated[Path | None, tyro.conf.Positional] = None,
-        out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+        recording: Annotated[Path | None, POSITION] = None,
+        out: Path | None = None,
         compare: Path | None = None,
         network: str = "deblur-ppln-head-small",
         frame: Path | None = None,
@@ -289,7 +282,7 @@ def _deblur(arguments: list[str]) -> None:
 
 def _prepare(words: list[str]) -> None:
     what, *arguments = words or ["--help"]
-    if what in ("-h", "--help"):
+    if what in HELP:
         print("usage: ppln prepare hqf --raw DIR [--out data/hqf] [OPTIONS] [--help]")
         print("       ppln prepare recordings --raw PATH ... --out DIR [OPTIONS] [--help]")
         return
@@ -486,7 +479,7 @@ def _train(words: list[str]) -> None:
     from ppln.engine import recipes
 
     task, *options = words or ["--help"]
-    if task in ("-h", "--help"):
+    if task in HELP:
         print("usage: ppln train TASK [--recipe NAME] [--config FILE] [--resume] [OPTIONS] [--help]\n")
         for task in recipes.RECIPES:
             print(f"{task}, by recipe:")
@@ -505,36 +498,31 @@ def _train(words: list[str]) -> None:
         print(f"done: {trained.step} steps in {trained.out}; validation: {values}")
 
 
-def _evaluate(arguments: list[str]) -> None:
-    path, *options = arguments or ["--help"]
-    if path in ("-h", "--help"):
-        print("usage: ppln evaluate NETWORK [--split test] [--no-ema] [OPTIONS] [--help]\n")
-        print("NETWORK: a run's folder, a checkpoint, a .safetensors file of `ppln export`, or a name")
-        return
-
+def _evaluate(words: list[str]) -> None:
     from rich.console import Console
     from rich.progress import Progress
 
-    from ppln.engine import results, trained
+    from ppln.engine import results
 
-    network = trained.find(path, ema="--no-ema" not in options)
-    how, task = results.parse(network, path, [word for word in options if word != "--no-ema"])
+    source, *options = words or ["--help"]
+    if source in HELP:
+        print(results.usage())
+        return
+    network, task, how = results.parse(source, options)
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
         shown = bar.add_task("evaluate", total=None)
         found, folder = results.evaluate_network(
             network, task, how, lambda done, of: bar.update(shown, completed=done, total=of)
         )
     if folder is not None:
-        for name, value in found.metrics.items():
-            print(f"{name:20}{value:.6g}")
-        print(f"wrote {folder}")
+        print(f"{results.text(found)}\nwrote {folder}")
 
 
 def _reproduce(words: list[str]) -> None:
     from ppln.engine.studies import STUDIES
 
     name, *options = words or ["--help"]
-    if name in ("-h", "--help"):
+    if name in HELP:
         print("usage: ppln reproduce STUDY [--out DIR] [--minutes N] [OPTIONS] [--help]\n")
         for study, about in STUDIES.items():
             print(f"{study}, by row:")

@@ -374,7 +374,7 @@ def test_nothing_to_train(monkeypatch):
     with pytest.raises(
         SystemExit, match="deblur-edi', which has nothing to train; run: ppln evaluate deblur-edi"
     ):
-        run(monkeypatch, "train", "deblur", "--model", "deblur-edi")
+        run(monkeypatch, "train", "deblur", "--network", "deblur-edi")
 
 
 @pytest.mark.parametrize("command", ["prepare", "reproduce"])

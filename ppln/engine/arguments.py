@@ -2,16 +2,13 @@
 
 A setting is taken from the command line; else from a file (--config); else from the recipe that is named, the
 run that is resumed, or the recipe "small"; else it has its default. Names of fields differ over all
-sections, so that flags need no prefix: `--batch 16`. Only the network's name has another flag, `--model`.
+sections, so that flags need no prefix: `--batch 16`. Only the network's name has another flag, `--network`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr
-from dataclasses import dataclass, is_dataclass, replace
-from io import StringIO
-from itertools import groupby
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,7 +16,6 @@ from ppln.engine.config import (
     Machine,
     Model,
     Optimizer,
-    Option,
     Run,
     Train,
     build,
@@ -30,6 +26,7 @@ from ppln.engine.config import (
 )
 from ppln.engine.recipes import recipe
 from ppln.models import create_model
+from ppln.options import HELP, Command, Help, command
 from ppln.tasks import Task
 
 T = TypeVar("T")
@@ -47,16 +44,14 @@ class Invocation:
     """Go on with the run in --out, from its newest checkpoint."""
 
 
-def parse(task: str, arguments: Sequence[str]) -> tuple[Train, Invocation]:
-    """What `ppln train TASK` is asked for by these arguments. `--help` prints and exits."""
-    tyro = need_tyro()
-    name = f"ppln train {task}"
-    options: dict[str, Any] = {"config": (tyro.conf.OmitArgPrefixes,)}
-
-    def origin(start: Invocation, out: Path | None = None) -> tuple[Invocation, Path | None]:
-        return start, out
-
-    (start, out), _ = ask(origin, name, arguments, return_unknown_args=True, add_help=False, **options)
+def parse(task: str, words: Sequence[str]) -> tuple[Train, Invocation]:
+    """What `ppln train TASK` is asked for by these words. `--help` among them raises Help."""
+    small = build(Train, recipe(task, "small"))
+    asked = _command(task, Invocation(), small)
+    given = asked.given([word for word in words if word not in HELP])
+    if "network" in given["model"]:
+        given["model"]["name"] = given["model"].pop("network")
+    start = Invocation(**given.pop("start"))
     before = None
     values = recipe(task, start.recipe or "small")
     file = _file(start.config, task)
@@ -68,14 +63,24 @@ def parse(task: str, arguments: Sequence[str]) -> tuple[Train, Invocation]:
             raise ValueError(f"{start.config}: {error}" if file else str(error)) from None
 
     if start.resume:
-        out = out or built(Run, merge(values, file)["run"], "run").out
+        out = given["run"].setdefault("out", built(Run, merge(values, file)["run"], "run").out)
         before = _run(out, task)
         if start.recipe is None:
             values = plain(before)
     else:
         start = replace(start, recipe=start.recipe or "small")
     base = built(Train, merge(values, file))
+    if not set(HELP).isdisjoint(words):
+        raise Help(_command(task, start, base).help())
+    config = asked.flagged(lambda: build(Train, merge(plain(base), plain(given))))
+    refuse_idle(config.task, given["task"])
+    if before is not None:
+        check_resumable(before, config)
+    _check_options(config.model)
+    return config, start
 
+
+def _command(task: str, start: Invocation, base: Train) -> Command:
     def sections(
         start: Invocation = start,
         task: Task = base.task,
@@ -83,53 +88,24 @@ def parse(task: str, arguments: Sequence[str]) -> tuple[Train, Invocation]:
         optimizer: Optimizer = base.optimizer,
         machine: Machine = base.machine,
         run: Run = base.run,
-    ) -> dict[str, Any]:
-        return {"task": task, "model": model, "optimizer": optimizer, "machine": machine, "run": run}
+    ) -> None:
+        """All settings of a run.
 
-    description = f"Train a network for {task}. Defaults are those of the recipe, file or run."
-    with _as_dictionaries(tyro):
-        found = ask(sections, name, arguments, description=description, **options)
-    over = _given(found, arguments)
-    if before is not None:
-        over = merge(over, {"run": {"out": str(out)}})  # the folder may have moved
-    config = build(Train, merge(plain(base), over))
-    refuse_idle(config.task, arguments)
-    if before is not None:
-        check_resumable(before, config)
-    _check_options(config.model)
-    return config, start
+        Args:
+            start: Where settings come from that are not given here.
+            task: The data, and what is learnt of them.
+            model: The network.
+            optimizer: How weights are updated, and how long.
+            machine: Where it is computed.
+            run: What is written down.
+        """
 
-
-def ask(what: Callable[..., Any], name: str, arguments: Sequence[str], **options: Any) -> Any:
-    """What tyro makes of the arguments of a command; mistakes in them are errors of one line."""
-    tyro = need_tyro()
-    with redirect_stderr(StringIO()) as said:
-        try:
-            return tyro.cli(what, args=arguments, prog=name, **options)
-        except SystemExit as end:
-            if not end.code:  # --help
-                raise
-    # A title, what is wrong, what may help, with rules between; the title is in the frame, if there is one.
-    lines = [line.strip("│| ") for line in said.getvalue().splitlines()]
-    blocks = [list(block) for is_rule, block in groupby(lines, _is_rule) if not is_rule]
-    wrong, *more = blocks if any(line.startswith("╭") for line in lines) else blocks[1:]
-    text = " ".join(wrong).rstrip(".")
-    hints = [block[1].split()[0] for block in more if block[0] == "Perhaps you meant:"]
-    text += "".join(f"; perhaps you meant {hint}" for hint in hints)
-    raise ValueError(f"{text}; see {name} --help")
-
-
-def _is_rule(line: str) -> bool:
-    return line.startswith(("╭", "╰")) or not line.strip("─-+ ")
-
-
-def need_tyro() -> Any:
-    """The module tyro, or an error that says how to get it."""
-    try:
-        import tyro
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("the command line needs tyro; run: pip install 'tyro>=1.0'") from None
-    return tyro
+    about = f"Train a network for {task}. Defaults are those of the recipe, the file or the run."
+    asked = command(sections, f"ppln train {task}", about)
+    options = [
+        o._replace(name="network") if o.section == "model" and o.name == "name" else o for o in asked.options
+    ]
+    return asked._replace(options=options)
 
 
 def _file(path: Path | None, task: str) -> dict[str, Any]:
@@ -170,82 +146,12 @@ def _run(out: Path, task: str) -> Train:
     return config
 
 
-def _as_dictionaries(tyro: Any) -> Any:
-    """Rules by which tyro gives dictionaries of what it read, and builds, and so checks, nothing itself.
-
-    A wrong value is then one error of ours, and a new value may push out an old one before they are compared.
-    """
-    registry = tyro.constructors.ConstructorRegistry()
-    busy = False
-
-    @registry.struct_rule
-    def section(info: Any) -> Any:
-        nonlocal busy
-        if busy or not is_dataclass(info.type) or info.type is Invocation:
-            return None
-        busy = True  # the same question, answered by tyro's own rule
-        try:
-            spec = registry.get_struct_spec(info)
-        finally:
-            busy = False
-        if info.type is Model:
-            spec = replace(
-                spec, fields=tuple(replace(f, name=f.name.replace("name", "model")) for f in spec.fields)
-            )
-        return replace(spec, instantiate=dict)
-
-    @registry.primitive_rule
-    def pairs(info: Any) -> Any:
-        if get_origin(info.type) is not dict:
-            return None
-        return tyro.constructors.PrimitiveConstructorSpec(
-            nargs="*",
-            metavar="[NAME=VALUE ...]",
-            instance_from_str=lambda words: dict(_pair(word) for word in words),
-            is_instance=lambda value: isinstance(value, dict),
-            str_from_instance=lambda value: [f"{name}={v}" for name, v in value.items()],
-        )
-
-    return registry
-
-
-def _pair(word: str) -> tuple[str, Option]:
-    name, equals, text = word.partition("=")
-    if not (name and equals):
-        raise ValueError(f"{word!r} is not NAME=VALUE, such as width=8")
-    words = {"None": None, "True": True, "true": True, "False": False, "false": False}
-    if text in words:
-        return name, words[text]
-    for number in (int, float):
-        try:
-            return name, number(text)
-        except ValueError:
-            continue
-    return name, text
-
-
-def _flags(arguments: Sequence[str]) -> set[str]:
-    return {word.split("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
-
-
-def refuse_idle(task: Task, arguments: Sequence[str]) -> None:
+def refuse_idle(task: Task, given: Collection[str]) -> None:
     """What is asked for on the command line, and would change nothing, is an error."""
     for name in task.idle:
-        if {name, f"no_{name}"} & _flags(arguments):
-            value = getattr(task, name)
-            raise ValueError(f"{name} is {value}, which this data set has no use for; leave it out")
-
-
-def _given(sections: dict[str, dict[str, Any]], arguments: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The values whose flags are on the command line."""
-    flags = _flags(arguments)
-    given = {
-        section: {name: plain(value) for name, value in values.items() if {name, f"no_{name}"} & flags}
-        for section, values in sections.items()
-    }
-    if "model" in given["model"]:
-        given["model"]["name"] = given["model"].pop("model")
-    return given
+        if name in given:
+            flag, value = name.replace("_", "-"), getattr(task, name)
+            raise ValueError(f"--{flag} is {value}, which this data set has no use for; leave it out")
 
 
 def _check_options(model: Model) -> None:

@@ -47,7 +47,7 @@ class Model:
     def __post_init__(self) -> None:
         _settle(self)
         if self.name not in list_models():
-            raise ValueError(f"model is {self.name!r}; {_nearest(self.name, list_models())}")
+            raise ValueError(f"network is {self.name!r}; {_nearest(self.name, list_models())}")
 
 
 @dataclass(frozen=True)
@@ -197,11 +197,11 @@ class Train:
         if not self.model.name.startswith(self.task.models):
             fit = [name for name in list_models() if name.startswith(self.task.models)]
             raise ValueError(
-                f"model is {self.model.name!r}, which is not for {self.task.name}; there are {', '.join(fit)}"
+                f"network is {self.model.name!r}, which is not for {self.task.name}; there are {', '.join(fit)}"
             )
         if not NETWORKS[self.model.name].learns:
             raise ValueError(
-                f"model is {self.model.name!r}, which has nothing to train; "
+                f"network is {self.model.name!r}, which has nothing to train; "
                 f"run: ppln evaluate {self.model.name}"
             )
 

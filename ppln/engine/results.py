@@ -4,16 +4,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ppln.engine import compare, config, portions
-from ppln.engine.arguments import ask, need_tyro, refuse_idle
+from ppln.engine.arguments import refuse_idle
 from ppln.engine.config import Machine
 from ppln.engine.evaluate import Evaluation, as_json, describe, evaluate, write
 from ppln.engine.fabric import launch
-from ppln.engine.trained import Network, home
+from ppln.engine.trained import Network, find, home, unit
 from ppln.files import make_folder
-from ppln.tasks import Task
+from ppln.options import HELP, command
+from ppln.tasks import TASKS, Task
 
 
 @dataclass(frozen=True)
@@ -21,23 +22,31 @@ class Evaluate:
     """How a network is evaluated."""
 
     split: Literal["train", "val", "test"] = "test"
-    """Which samples."""
+    """Which samples: those to train on, to validate on or to test on."""
+    like: Path | None = None
+    """Take the data of this run, or of this folder that `ppln evaluate` wrote: the same settings, split and
+    samples. Default: the network's own."""
+    limit: int | None = None
+    """Only so many samples, evenly spread. Default: all."""
     out: Path | None = None
-    """The folder to write to. None: evaluation/DATA-SPLIT in the run's, else evaluation/NAME/DATA-SPLIT."""
+    """The folder to write to. Default: evaluation/DATA-SPLIT in the run's folder; of other networks,
+    evaluation/NAME/DATA-SPLIT here; with --like, evaluation/NAME-DATA-SPLIT in that run's folder."""
+    overwrite: bool = False
+    """Replace results of another network, or of other data."""
+    ema: bool = True
+    """Take the running average of the weights, where the run kept one."""
+    predictions: int = 64
+    """Of how many samples, the first, to keep what the network says."""
     batch: int = 8
     """Samples at a time."""
-    limit: int | None = None
-    """Only so many samples, evenly spread. None: all."""
-    predictions: int = 64
-    """Of how many samples, the first, to keep the predictions."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: cuda where there is one."""
+    """Where to compute. auto: on a GPU (cuda) where there is one."""
     devices: int = 1
-    """Processes on each machine."""
+    """Processes on each machine, one for each GPU."""
     nodes: int = 1
     """Machines."""
     precision: Literal["32", "tf32", "bf16"] = "32"
-    """Of the network; metrics are computed in float64."""
+    """Numbers in the network: 32 bits; tf32, rounded in products, and bf16, 16 bits, are faster on GPUs."""
 
     def __post_init__(self) -> None:
         if self.predictions < 0:
@@ -46,22 +55,74 @@ class Evaluate:
             raise ValueError(f"limit is {self.limit}; give 1 or more")
 
 
-def parse(network: Network, name: str, arguments: Sequence[str]) -> tuple[Evaluate, Task]:
-    """The options, and the task with what they change about its data."""
-    tyro = need_tyro()
+DEFAULTS = Evaluate()
 
-    def both(how: Evaluate, task: Task) -> tuple[Evaluate, Task]:
+
+class Wanted(NamedTuple):
+    """What is evaluated, on which data, and how."""
+
+    network: Network
+    task: Task
+    how: Evaluate
+
+
+def usage() -> str:
+    """What `ppln evaluate --help` says: the options that there are for every network."""
+
+    def evaluate(network: str, how: Evaluate = DEFAULTS) -> None:
+        """Measure how good a network is on data whose truth is known: prints metrics, and writes them with
+        those of each sample. `ppln evaluate NETWORK --help` also lists the settings of its data.
+
+        Args:
+            network: A run's folder, a checkpoint, a .safetensors file of `ppln export`, or a name that
+                `ppln models` lists.
+            how: Options.
+        """
+
+    return command(evaluate, "ppln evaluate").help()
+
+
+def parse(source: str, words: Sequence[str]) -> Wanted:
+    """What `ppln evaluate NETWORK` is asked for by these words. `--help` among them raises Help."""
+    name = f"ppln evaluate {source}"
+    asked = command(Evaluate, name)
+    first: Evaluate = asked.call(asked.given([w for w in words if w not in HELP], others=True))
+    network = find(source, ema=first.ema)
+    like = DEFAULTS, network.task
+    if first.like is not None:
+        like = _like(first.like, network.task)
+
+    def both(how: Evaluate = like[0], task: Task = like[1]) -> tuple[Evaluate, Task]:
+        """Measure how good a network is on data whose truth is known.
+
+        Args:
+            how: Options.
+            task: The data; what is not given is as the run had it, of a file or a name as it is by default.
+        """
         return how, task
 
-    both.__annotations__ = {"how": Evaluate, "task": type(network.task)}
-    both.__defaults__ = Evaluate(), network.task
-    description = (
-        f"Evaluate {network.card.name}. Of a run, the task's defaults are what it was trained with; "
-        "of a file or a name, they are the task's own."
-    )
-    config = (tyro.conf.OmitArgPrefixes,)
-    how, task = ask(both, f"ppln evaluate {name}", arguments, description=description, config=config)
-    refuse_idle(task, arguments)
+    asked = command(both, name)
+    given = asked.given(words)
+    how, task = asked.call(given)
+    refuse_idle(task, given["task"])
+    return Wanted(network, task, how)
+
+
+def _like(path: Path, own: Task) -> tuple[Evaluate, Task]:
+    """How, and on which data, a run is evaluated, or these results were found."""
+    how = DEFAULTS
+    if (path / "results.json").is_file():
+        about = compare.read(path).about
+        task: Task = config.build(TASKS[about["task"]], about["settings"], f"{path}: settings")
+        how = Evaluate(split=about["split"], limit=about.get("limit"))
+    elif (path / "config.yaml").is_file():
+        task = config.build(config.Train, config.read(path / "config.yaml")).task
+    else:
+        raise ValueError(f"--like is {path}; give a run's folder, or one that `ppln evaluate` wrote")
+    if task.name != own.name:
+        raise ValueError(
+            f"--like is {path}, which is of {task.name}; give one of {own.name}, as the network is"
+        )
     return how, task
 
 
@@ -75,10 +136,11 @@ def evaluate_network(
     """
     card, file = network.card, network.file
     about = describe(card.name, network.net, card.options, file)
-    folder = how.out or _folder(network) / f"{config.plain(task)['data']}-{how.split}"
+    folder = how.out or _folder(network, task, how)
     about |= {"limit": how.limit, "precision": how.precision}
     source = task.source(how.split)  # errors of data that are not there come first
-    _check_free(folder, {**about, "split": how.split}, task)
+    if not how.overwrite:
+        _check_free(folder, {**about, "split": how.split}, task)
     make_folder(folder)
     fabric = launch(Machine(how.device, how.devices, how.nodes, precision=how.precision))
     with fabric.autocast():
@@ -97,18 +159,37 @@ def evaluate_network(
         )
     if not fabric.is_global_zero:
         return found, None
-    _check_samples(folder, found)
+    if not how.overwrite:
+        _check_samples(folder, found)
     write(folder, found, {**about, "seed": network.seed, "about": config.about()})
     return found, folder
 
 
-def _folder(network: Network) -> Path:
-    """Of its evaluations: in the run's own, or in one here that has its name."""
-    file = network.file
+def text(found: Evaluation) -> str:
+    """Metrics with their units, and of how many samples they are."""
+    lines = []
+    for name, value in found.metrics.items():
+        better = found.task.metrics.get(name)
+        words = f"{value:.6g}", unit(name), f"({better} is better)" if better else ""
+        lines.append(f"{name:20}{' '.join(filter(None, words))}")
+    count = f"{len(found.indices):,}"
+    if len(found.indices) < found.available:
+        count += f" of {found.available:,}"
+    return "\n".join([*lines, f"over {count} {found.split} samples of {config.plain(found.task)['data']}"])
+
+
+def _folder(network: Network, task: Task, how: Evaluate) -> Path:
+    """Of the results, if no other is given: in that of the run, of another run, or here."""
+    name, file = f"{config.plain(task)['data']}-{how.split}", network.file
     run = home(file) if file else None
     if run is not None:
-        return run / "evaluation"
-    return Path("evaluation") / (file.stem if file else network.card.name)
+        return run / "evaluation" / name
+    own = file.stem if file else network.card.name
+    if how.like is None:
+        return Path("evaluation") / own / name
+    if (how.like / "results.json").is_file():
+        return how.like.parent / f"{own}-{how.like.name}"
+    return how.like / "evaluation" / f"{own}-{name}"
 
 
 def _check_free(folder: Path, about: Mapping[str, Any], task: Task) -> None:
@@ -126,7 +207,7 @@ def _check_free(folder: Path, about: Mapping[str, Any], task: Task) -> None:
     }
     for what, differs in different.items():
         if differs:
-            raise ValueError(f"{file} is of {what}; move it away, or give another --out")
+            raise ValueError(f"{file} is of {what}; give another --out, or --overwrite")
 
 
 def _check_samples(folder: Path, found: Evaluation) -> None:
@@ -137,8 +218,8 @@ def _check_samples(folder: Path, found: Evaluation) -> None:
     was, now = ({name: column.tolist() for name, column in of.items()} for of in data)
     if column := portions.other_samples(was, now):
         raise ValueError(
-            f"{folder / 'results.json'} is of other samples, by their {column}; move it away, or give "
-            "another --out"
+            f"{folder / 'results.json'} is of other samples, by their {column}; give another "
+            "--out, or --overwrite"
         )
 
 

@@ -94,7 +94,7 @@ def _measured(file: Path) -> list[Metric]:
     found = [json.loads(path.read_bytes()) for path in paths]
     digest = hashlib.sha256(file.read_bytes()).hexdigest() if found else ""
     return [
-        Metric(name, value, _unit(name), f"{path.parent.name}, {results['samples']} samples")
+        Metric(name, value, unit(name), f"{path.parent.name}, {results['samples']} samples")
         for path, results in zip(paths, found, strict=True)
         if (results["checkpoint"] or {}).get("sha256") == digest
         for name, value in results["metrics"].items()
@@ -128,7 +128,7 @@ def _card(
         budget="; ".join(budget),
         metrics=tuple(measured)
         or tuple(
-            Metric(key, float(value), _unit(key), "the validation data of the run")
+            Metric(key, float(value), unit(key), "the validation data of the run")
             for key, value in found.state["metrics"].items()
             if math.isfinite(value)
         ),
@@ -138,5 +138,6 @@ def _card(
     )
 
 
-def _unit(metric: str) -> str:
+def unit(metric: str) -> str:
+    """Of a metric, by its name; nothing where it has none."""
     return next((_UNITS[part] for part in metric.split("_") if part in _UNITS), "")

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-import pytest
-
 from ppln import tasks
 from ppln.engine import arguments, recipes
 from ppln.engine.config import Machine, Model, Optimizer, Run
@@ -64,5 +62,4 @@ def register(monkeypatch):
 
 
 def parse(task, words):
-    pytest.importorskip("tyro")
     return arguments.parse(task, words)

@@ -92,7 +92,7 @@ def test_results_of_something_else_are_not_overwritten(monkeypatch):
     run(monkeypatch, f"evaluate steering-ppln {size} --test-samples 2")
     before = Path("here/results.json").read_bytes()
     fails(monkeypatch, f"evaluate steering-ppln {size} --test-samples 3", "is of another data set; move it")
-    run(monkeypatch, f"train steering {TINY} --model steering-hu --out run --steps 1")
+    run(monkeypatch, f"train steering {TINY} --network steering-hu --out run --steps 1")
     fails(monkeypatch, f"evaluate run {size} --test-samples 2", "is of another network; move it away")
     limit = f"evaluate steering-ppln {size} --test-samples 2 --limit 1"
     fails(monkeypatch, limit, "is of another --limit; move it away, or give another --out")
@@ -100,7 +100,7 @@ def test_results_of_something_else_are_not_overwritten(monkeypatch):
     split = f"evaluate steering-ppln {size} --test-samples 2 --split val"
     fails(monkeypatch, split, "is of another --split; move it away")
     run(monkeypatch, "evaluate run --device cpu")
-    run(monkeypatch, f"train steering {TINY} --model steering-hu --out run --steps 2 --resume")
+    run(monkeypatch, f"train steering {TINY} --network steering-hu --out run --steps 2 --resume")
     fails(
         monkeypatch, "evaluate run --device cpu", "is of other weights; move it away, or give another --out"
     )
@@ -162,7 +162,9 @@ def test_mistakes(monkeypatch, folder):
         "batch is 7, which accumulate, 2, does not divide",
     )
     fails(
-        monkeypatch, "train steering --model deblur-ppln", "model is 'deblur-ppln', which is not for steering"
+        monkeypatch,
+        "train steering --network deblur-ppln",
+        "network is 'deblur-ppln', which is not for steering",
     )
     fails(monkeypatch, "train steering --options wdth=3", "has no option wdth; it has segments")
     (folder / "plain").write_text("a file")
@@ -188,12 +190,12 @@ def test_another_network_s_run(monkeypatch, folder):
     fails(monkeypatch, f"train steering {TINY} --out runs/a", "there is a run already; add --resume")
     fails(
         monkeypatch,
-        "train steering --out runs/a --resume --model steering-humod",
+        "train steering --out runs/a --resume --network steering-humod",
         "model.name is 'steering-humod', but the run to resume has 'steering-ppln'",
     )
     fails(
         monkeypatch,
-        f"train steering {TINY} --out runs/b --model steering-humod --weights runs/a",
+        f"train steering {TINY} --out runs/b --network steering-humod --weights runs/a",
         "weights is runs/a, which is steering-ppln .* does not fit steering-humod",
     )
 

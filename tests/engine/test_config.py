@@ -189,10 +189,10 @@ def test_optimizer_checks(values, message):
         (lambda: Run(keep=0), "keep is 0; give 1 or more"),
         (lambda: Run(seed=-1), "seed is -1"),
         (lambda: Run(seed=2**32), "seed is 4294967296"),
-        (lambda: Model("steering-pln"), r"model is 'steering-pln'; did you mean steering-ppln\?"),
+        (lambda: Model("steering-pln"), r"network is 'steering-pln'; did you mean steering-ppln\?"),
         (
             lambda: small(model=Model("pose-ppln")),
-            "model is 'pose-ppln', which is not for fake; .*steering-hu",
+            "network is 'pose-ppln', which is not for fake; .*steering-hu",
         ),
     ],
 )
@@ -263,5 +263,5 @@ def test_git_is_missing(monkeypatch):
 
 
 def test_imports_are_lazy():
-    code = "import sys; sys.modules.update(tyro=None, yaml=None); import ppln.engine.config as c; c.about()"
+    code = "import sys; sys.modules.update(yaml=None); import ppln.engine.config as c; c.about()"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(config.__file__).parents[2])

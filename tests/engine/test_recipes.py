@@ -33,7 +33,6 @@ def test_recipes_can_be_built(task, name):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_command_line_takes_them(task):
-    pytest.importorskip("tyro")
     assert parse(task, ["--recipe", "paper"])[0] == settings(task, "paper")
     assert parse(task, [])[0] == settings(task, "small")
 

@@ -268,7 +268,6 @@ def test_import_brings_along_nothing_slow():
         "triton",
         "torch._dynamo",
         "torch._inductor",
-        "tyro",
         "h5py",
         "torchmetrics",
     ]

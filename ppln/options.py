@@ -1,0 +1,323 @@
+"""Options of commands: a function or a dataclass says which there are, and its docstrings what they mean.
+
+    def info(file: Path, plot: Path | None = None, reading: Options = Options()) -> None: ...
+    ask(info, "ppln info", ["recording.es", "--plot", "out.png"])
+
+What must be given is told by its place, FILE, and all else by its name, --plot; a dataclass stands for its
+fields. In Annotated, POSITION makes a place of what may be left out, and a string says what a value is in the
+help. An error is one line that names the option, its value and what to do.
+"""
+
+import ast
+import inspect
+import re
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass, replace
+from difflib import get_close_matches
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+POSITION = object()
+HELP = ("-h", "--help")
+_SHORT = {"-o": "--out", "-h": "--help"}
+_LIKE_A_FLAG = re.compile(r"--|-[A-Za-z]")  # a negative number is none
+_KINDS = {
+    int: ("N", "a whole number"),
+    float: ("NUMBER", "a number"),
+    Path: ("PATH", "a path"),
+    str: ("NAME", "a name"),
+}
+_COLUMN, _WIDTH = 26, 100
+_NO_BREAK = "\xa0"
+
+
+class Help(Exception):  # noqa: N818
+    """What `--help` asked for; the command line prints it."""
+
+
+class Option(NamedTuple):
+    section: str  # the parameter whose field it is; "" of a parameter itself
+    name: str
+    kind: Any  # without None
+    default: Any  # MISSING: it must be given
+    help: str
+    value: str  # what stands for it in the help
+    is_position: bool = False
+
+    @property
+    def flag(self) -> str:
+        return self.value if self.is_position else f"--{self.name.replace('_', '-')}"
+
+    @property
+    def most(self) -> int | None:
+        """Words of a value; None: any number."""
+        if get_origin(self.kind) is tuple and ... not in get_args(self.kind):
+            return len(get_args(self.kind))
+        return None if get_origin(self.kind) in (tuple, dict) else 1
+
+    def read(self, words: Sequence[str]) -> Any:
+        try:
+            return None if list(words) == ["None"] else _read(self.kind, words)
+        except ValueError:
+            told = f"is {' '.join(words)}" if words else "has no value"
+            raise ValueError(f"{self.flag} {told}; give {_wanted(self.kind)}") from None
+
+
+class Command(NamedTuple):
+    """What a command can be asked."""
+
+    what: Callable[..., Any]
+    name: str  # as it is typed, such as "ppln info"
+    about: str  # a sentence or more
+    options: list[Option]
+    titles: dict[str, str]  # of sections
+
+    def given(self, words: Sequence[str], others: bool = False) -> dict[str, dict[str, Any]]:
+        """The values that these words give: by section, by name. `--help` among them raises Help.
+
+        others: skip options that are not known here, and the words that follow them.
+        """
+        if not set(HELP).isdisjoint(words):
+            raise Help(self.help())
+        try:
+            return self._given(list(words), others)
+        except ValueError as error:
+            raise ValueError(f"{error}; see {self.name} --help".replace("?;", "?")) from None
+
+    def _given(self, rest: list[str], others: bool) -> dict[str, dict[str, Any]]:
+        flags = {option.flag: option for option in self.options if not option.is_position}
+        flags |= {f"--no-{flag[2:]}": option for flag, option in flags.items() if option.kind is bool}
+        found: dict[str, dict[str, Any]] = {option.section: {} for option in self.options}
+        places = [option for option in self.options if option.is_position]
+        free = list(places)
+        while rest:
+            word = rest.pop(0)
+            if not _LIKE_A_FLAG.match(word):
+                if not free:
+                    takes = " ".join(place.flag for place in places) or "no word without an option"
+                    raise ValueError(f"{word} is one word too many; {self.name} takes {takes}")
+                option, words = free.pop(0), [word]
+            else:
+                flag, equals, value = word.partition("=")
+                flag = _SHORT.get(flag, flag).replace("_", "-")
+                if flag not in flags and others:
+                    _take(rest, None)
+                    continue
+                if flag not in flags:
+                    raise ValueError(f"there is no option {flag}; {_nearest(flag, flags)}")
+                option = flags[flag]
+                if option.kind is bool:
+                    if equals:
+                        raise ValueError(f"{flag} is {value}; give {flag} alone, without a value")
+                    found[option.section][option.name] = not flag.startswith("--no-")
+                    continue
+                words = [value] if equals else _take(rest, option.most)
+            found[option.section][option.name] = option.read(words)
+        for option in self.options:
+            if option.default is MISSING and option.name not in found[option.section]:
+                raise ValueError(f"{option.flag} is missing; give {_wanted(option.kind)}")
+        return found
+
+    def call(self, given: Mapping[str, Mapping[str, Any]]) -> Any:
+        """The function's result, or the dataclass, with these values."""
+        arguments = dict(given.get("", {}))
+        for name, default in _parameters(self.what).items():
+            if name in given:
+                arguments[name] = self.flagged(partial(replace, default, **given[name]))
+        make = partial(self.what, **arguments)
+        return self.flagged(make) if isinstance(self.what, type) else make()
+
+    def flagged(self, make: Callable[[], T]) -> T:
+        """What it makes; an error that begins with the name of a field has its option instead."""
+        try:
+            return make()
+        except ValueError as error:
+            name, space, rest = str(error).partition(" ")
+            flags = {option.name: option.flag for option in self.options}
+            raise ValueError(f"{flags.get(name, name)}{space}{rest}") from None
+
+    def help(self) -> str:
+        width = min(shutil.get_terminal_size().columns, _WIDTH)
+        must = [option for option in self.options if option.is_position or option.default is MISSING]
+        usage = [_usage(option) for option in must]
+        rest = ["[OPTIONS]"] * (len(must) < len(self.options))
+        lines = [f"usage: {' '.join([self.name, *usage, *rest])}", ""]
+        lines += [*textwrap.wrap(self.about, width), ""]
+        lines += _rows([option for option in self.options if option.is_position], width)
+        for section, title in self.titles.items():
+            there = [o for o in self.options if o.section == section and not o.is_position]
+            lines += ["", f"{title}:", *_rows(there, width)] if there else []
+        return "\n".join(lines).replace("\n\n\n", "\n\n").rstrip()
+
+
+def command(what: Any, name: str, about: str | None = None, positional: bool = True) -> Command:
+    """What a function or dataclass can be asked.
+
+    positional: what must be given is told by its place. about: in place of its docstring.
+    """
+    texts, annotations = _texts(what), get_type_hints(what, include_extras=True)
+    options, titles = [], {"": "Options"}
+    for parameter, default in _parameters(what).items():
+        if is_dataclass(default):
+            titles[parameter] = texts.get(parameter, "").rstrip(".")
+            inner, kinds = _texts(type(default)), get_type_hints(type(default), include_extras=True)
+            for of in fields(default):
+                value = getattr(default, of.name)
+                options.append(_option(parameter, of.name, kinds[of.name], value, inner, False))
+        else:
+            kind = annotations[parameter]
+            options.append(_option("", parameter, kind, default, texts, positional))
+    about = about or (inspect.getdoc(what) or "").partition("\n\nArgs:")[0]
+    return Command(what, name, " ".join(about.split()), options, titles)
+
+
+def ask(what: Callable[..., Any], name: str, words: Sequence[str], **how: Any) -> Any:
+    """Call a function, or make a dataclass, with what these words say; `how` is for `command`."""
+    asked = command(what, name, **how)
+    return asked.call(asked.given(words))
+
+
+def _option(
+    section: str, name: str, kind: Any, default: Any, texts: Mapping[str, str], positional: bool
+) -> Option:
+    notes: tuple[Any, ...] = ()
+    if get_origin(kind) is Annotated:
+        kind, *notes = get_args(kind)  # type: ignore[assignment]
+    if get_origin(kind) in (Union, UnionType):
+        (kind,) = (member for member in get_args(kind) if member is not NoneType)
+    is_position = POSITION in notes or (positional and default is MISSING)
+    value = next(
+        (note for note in notes if isinstance(note, str)), name.upper() if is_position else _value(kind)
+    )
+    return Option(section, name, kind, default, texts.get(name, ""), value, is_position)
+
+
+def _parameters(what: Any) -> dict[str, Any]:
+    """Names and defaults; MISSING where there is none."""
+    if is_dataclass(what):
+        return {
+            f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(what)
+        }
+    parameters = inspect.signature(what).parameters.values()
+    return {p.name: MISSING if p.default is p.empty else p.default for p in parameters}
+
+
+def _texts(what: Any) -> dict[str, str]:
+    """What docstrings say of fields or parameters: those below a field, or under "Args:"."""
+    found = {}
+    if isinstance(what, type):
+        for kind in filter(is_dataclass, reversed(what.__mro__)):
+            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+            assert isinstance(tree, ast.ClassDef)
+            for field, below in pairwise(tree.body):
+                if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+                    found[ast.unparse(field.target)] = ast.literal_eval(below.value)
+    else:
+        entries = (inspect.getdoc(what) or "").partition("Args:\n")[2]
+        for entry in re.split(r"\n(?=    \w+: )", entries):
+            name, _, found[name] = entry.strip().partition(": ")
+    return {name: " ".join(text.split()) for name, text in found.items()}
+
+
+def _take(rest: list[str], most: int | None) -> list[str]:
+    words: list[str] = []
+    while rest and not _LIKE_A_FLAG.match(rest[0]) and len(words) != most and words != ["None"]:
+        words.append(rest.pop(0))
+    return words
+
+
+def _read(kind: Any, words: Sequence[str]) -> Any:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is dict:
+        return dict(_pair(word) for word in words)
+    if origin is tuple:
+        kinds = inner[:1] * len(words) if ... in inner else inner
+        return tuple(_read(k, [word]) for k, word in zip(kinds, words, strict=True))
+    (word,) = words
+    if origin is Literal:
+        (choice,) = (choice for choice in inner if str(choice) == word)
+        return choice
+    return kind(word)
+
+
+def _pair(word: str) -> tuple[str, int | float | bool | str | None]:
+    name, equals, text = word.partition("=")
+    if not (name and equals):
+        raise ValueError
+    words = {"None": None, "True": True, "true": True, "False": False, "false": False}
+    if text in words:
+        return name, words[text]
+    for number in (int, float):
+        try:
+            return name, number(text)
+        except ValueError:
+            continue
+    return name, text
+
+
+def _value(kind: Any) -> str:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return "|".join(map(str, inner))
+    if origin is tuple:
+        return " ".join("..." if member is ... else _value(member) for member in inner)
+    return "NAME=VALUE ..." if origin is dict else _KINDS[kind][0] if kind is not bool else ""
+
+
+def _wanted(kind: Any) -> str:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        *others, last = map(str, inner)
+        return f"{', '.join(others)} or {last}" if others else last
+    if origin is tuple:
+        number = "one or more" if ... in inner else str(len(inner))
+        return f"{number}, each {_wanted(inner[0])}"
+    return "NAME=VALUE, such as width=8" if origin is dict else _KINDS[kind][1]
+
+
+def _nearest(flag: str, flags: Iterable[str]) -> str:
+    close = get_close_matches(flag, flags, n=1, cutoff=0.75)
+    return f"did you mean {close[0]}?" if close else "leave it out"
+
+
+def _usage(option: Option) -> str:
+    if not option.is_position:
+        return f"{option.flag} {option.value}"
+    return option.flag if option.default is MISSING else f"[{option.flag}]"
+
+
+def _rows(options: Iterable[Option], width: int) -> list[str]:
+    lines = []
+    for option in options:
+        left = option.flag if option.is_position else f"{option.flag} {option.value}".rstrip()
+        if option.default is True:
+            left = f"--[no-]{option.flag[2:]}"
+        left = f"-o, {left}" if option.flag == "--out" else left
+        text = f"{option.help} {_default(option).replace(' ', _NO_BREAK)}"
+        if len(left) >= _COLUMN - 1:
+            lines.append(f"  {left}")
+            left = ""
+        for line in textwrap.wrap(text, width - _COLUMN - 2, break_on_hyphens=False):
+            lines.append(f"  {left:{_COLUMN}}{line.replace(_NO_BREAK, ' ')}")
+            left = ""
+    return lines
+
+
+def _default(option: Option) -> str:
+    default = option.default
+    if default is MISSING:
+        return "" if option.is_position else "It must be given."
+    if default is None or default is False or default == () or default == {}:
+        return ""
+    if default is True:
+        return "Default: yes."
+    if isinstance(default, dict):
+        default = tuple(f"{name}={value}" for name, value in default.items())
+    values = default if isinstance(default, tuple) else (default,)
+    return f"Default: {' '.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values)}."

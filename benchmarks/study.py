@@ -54,10 +54,10 @@ def main() -> None:
     parser.add_argument("--rows", nargs="*", default=())
     parser.add_argument("--seeds", type=int, nargs="+", default=Reproduce.seeds)
     parser.add_argument("--rates", nargs="*", default=())
-    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--overwrite", action="store_true")
     parser.add_argument("--windows", nargs="*", default=())
     parser.add_argument("--textures")
-    for name in ("steps", "batch", "train-samples", "val-samples", "test-samples", "size"):
+    for name in ("steps", "batch", "train-samples", "val-samples", "test-samples", "height", "width"):
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--precision", choices=("32", "tf32", "bf16"))

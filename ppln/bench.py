@@ -30,37 +30,39 @@ Step = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Bench:
-    """What to compare, where, and at which size."""
+    """Time a forward and a backward pass, and its peak memory, against other ways to compute the same."""
 
     what: Literal["node", "layer", "model"]
-    """node: the potential alone; layer: a 3x3 convolution; model: the paper's deblurring U-Net."""
+    """node: the piecewise linear functions alone; layer: a 3x3 convolution that predicts them; model: the
+    paper's network for deblurring."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: cuda where there is one."""
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
-    """Of the convolutions; for the node, of its coefficients (tf32 counts as fp32)."""
+    """Where to compute. auto: on a GPU (cuda) where there is one."""
+    precision: Literal["32", "tf32", "bf16"] = "32"
+    """Numbers in convolutions: 32 bits; tf32, rounded in products, and bf16, 16 bits, are faster on GPUs. For
+    the node, those of its coefficients; tf32 counts as 32."""
     channels_last: bool = False
-    """Memory format of the images."""
+    """Keep the channels of a pixel together in memory."""
     batch: int | None = None
-    """Samples. Default: 4 on the CPU; 32 on a GPU, and 128 there for the node."""
+    """Samples at a time. Default: 4 on the CPU, 32 on a GPU, 128 there for the node."""
     channels: int | None = None
-    """Channels in and out of a layer. Default: 32 on the CPU, 64 on a GPU. For the model: its width."""
+    """Channels in and out of a layer; of the model, its width. Default: 32 on the CPU, 64 on a GPU."""
     height: int | None = None
-    """Default: 60 on the CPU, 90 on a GPU; for the model, 180."""
+    """Rows of a picture, in pixels. Default: 60 on the CPU, 90 on a GPU, 180 for the model."""
     width: int | None = None
-    """Default: 80 on the CPU, 120 on a GPU; for the model, 240."""
+    """Columns of a picture, in pixels. Default: 80 on the CPU, 120 on a GPU, 240 for the model."""
     segments: int = 3
-    """Line segments of a potential."""
+    """Line segments of a function."""
     times: int = 1
-    """Time stamps for each sample."""
+    """At how many times each function is evaluated."""
     loss: bool = False
-    """A layer's step sums its output and goes back from there. False: the gradient of the output is given,
-    which favours the bare convolution: nothing has to make the gradient of its ten times as many maps."""
+    """Begin the backward pass of a layer at the sum of its output. Without it, the gradient of the output is
+    given, which favours the bare convolution: nothing has to make that of its ten times as many maps."""
     compile: bool = True
-    """Also time torch.compile of the eager node (slow to start)."""
+    """Also time what torch.compile makes of plain PyTorch, which is slow to start."""
     rounds: int = 15
-    """Turns that each variant takes."""
+    """How often each way is timed; the figure is the median."""
     out: Path | None = None
-    """Write the figures here, as JSON. None: `ppln bench` writes to out/bench-WHAT.json."""
+    """The JSON file to write figures to. Default: out/bench-WHAT.json."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "channels", "height", "width", "segments", "times", "rounds"):
@@ -74,7 +76,7 @@ def run(bench: Bench) -> dict[str, Any]:
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda': torch sees no GPU here; use --device cpu")
     torch.manual_seed(0)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bench.precision != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bench.precision != "32"
     variants, facts = {"node": _node, "layer": _layer, "model": _model}[bench.what](bench, device)
     figures = _measure(variants, device, bench.rounds)
     first = next(iter(figures.values()))["ms"]

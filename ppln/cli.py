@@ -162,6 +162,7 @@ def _deblur(arguments: list[str]) -> None:
         recording: Annotated[Path | None, POSITION] = None,
         out: Path | None = None,
         compare: Path | None = None,
+        edi: bool = False,
         network: str = "deblur-ppln-head-small",
         frame: Path | None = None,
         events: Path | None = None,
@@ -177,29 +178,36 @@ def _deblur(arguments: list[str]) -> None:
         format: str | None = None,
         reading: Options = as_they_are,
     ) -> None:
-        """Make sharp films of blurry frames and the events of their exposures.
+        """Make a film of sharp frames out of the blurry frames of a recording and the events that fell into
+        their exposures.
 
         Args:
-            recording: A recording with frames: a file, or a folder.
-            out: The film of sharp frames: .mp4, .gif, or a folder for PNG files.
-            compare: Also this film: blurry frames beside sharp ones.
-            network: A network's name, a .safetensors file of `ppln export`, a checkpoint, or a run's folder.
-            frame: Instead of a recording: a blurry picture, with --events and --exposure-us.
-            events: The recording whose events belong to --frame.
-            exposure_us: Begin and end of the exposure in us, from a frame's time stamp; with --frame, as the
-                events count. Default: as the file tells.
-            frames: Only these frames, from 0. Default: all.
-            fps: Sharp frames per second of the scene, but at least one for each blurry frame. Default: 14 for
-                each.
-            play_fps: Frames per second that the film plays.
-            project: Add to the frames of an exposure what makes their mean the blurry frame.
-            keep_hot_pixels: Keep events of pixels that fire ten times as often as their neighbours.
-            tile: Side of tiles, a multiple of 16, at least 128. Default: tiles only of large pictures, or
-                where memory is short.
-            device: Where to compute; auto: cuda where there is one.
+            recording: A recording with events and frames: a file, or a folder. `ppln info` tells what is in
+                it.
+            out: The film to write: .mp4, .gif, or a folder, for PNG files. Beside an .mp4 goes a .csv with
+                the time of each frame. Default: none, where --compare is given.
+            compare: Also write this film: the blurry frames beside the sharp ones. Default: none.
+            edi: In the film of --compare, also show what EDI makes, which needs no training.
+            network: The network to use: a name that `ppln models` lists, a .safetensors file of
+                `ppln export`, a checkpoint, or a run's folder.
+            frame: Instead of a recording, one blurry picture; it needs --events and --exposure-us. Default:
+                none.
+            events: The recording whose events belong to --frame. Default: none.
+            exposure_us: When an exposure begins and ends, in us after the time stamp of its frame; with
+                --frame, in us as the recording counts. Default: as the file tells.
+            frames: Only these blurry frames, counted from 0. Default: all.
+            fps: Sharp frames per second of the recorded scene, but at least one for each blurry frame.
+                Default: 14 for each blurry frame.
+            play_fps: How many frames per second the film plays.
+            project: Correct the sharp frames of an exposure so that their mean is the blurry frame.
+            keep_hot_pixels: Keep the events of faulty pixels, which fire ten times as often as their
+                neighbours; they are left out otherwise.
+            tile: Restore the picture in square tiles of so many pixels a side, a multiple of 16 from 128 on,
+                to save memory. Default: only where it is large, or memory is short.
+            device: Where to compute. auto: on a GPU (cuda) where there is one.
             overwrite: Replace films that exist.
-            format: Read the recording as this format; by default the content tells.
-            reading: How to read it.
+            format: The format of the recording, such as aedat4. Default: as its content tells.
+            reading: How the recording is read.
         """
         if (recording is None) == (frame is None) or (frame is None) != (events is None):
             raise ValueError(
@@ -209,6 +217,8 @@ def _deblur(arguments: list[str]) -> None:
             raise ValueError("--frame needs --exposure-us BEGIN END, as the events' file counts")
         if out is None and compare is None:
             raise ValueError("nothing to write; give -o FILM, or --compare FILM, or both")
+        if edi and compare is None:
+            raise ValueError("--edi needs --compare FILM, where it is shown")
         if out is not None and compare is not None:
             places = out.resolve(), compare.resolve()
             if places[0] == places[1] or places[0] in places[1].parents or places[1] in places[0].parents:
@@ -261,16 +271,26 @@ def _deblur(arguments: list[str]) -> None:
             where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
             if where == "cuda" and not torch.cuda.is_available():
                 raise ValueError("device is 'cuda', but torch sees no GPU here; use --device cpu")
-            net: Any = trained.find(network).net.to(where)
-            work = restore.Restoration(net, plan.shots, project=project, tile=tile)
+            used: Any = trained.find(network)
+            work = restore.Restoration(used.net.to(where), plan.shots, project=project, tile=tile)
+            shown = {used.card.name: work}
+            if edi:
+                other: Any = trained.find("deblur-edi").net.to(where)
+                shown = {"EDI": replace(work, network=other), **shown}
             console = Console(stderr=True)
-            for time_us, picture, blurry in track(
-                work, "deblur", total=len(work), console=console, disable=not console.is_terminal
+            for found in track(
+                zip(*shown.values(), strict=True),
+                "deblur",
+                total=len(work),
+                console=console,
+                disable=not console.is_terminal,
             ):
+                time_us, picture, blurry = found[-1]
                 if sharp is not None:
                     sharp.add(picture, time_us)
                 if both is not None:
-                    both.add(beside(blurry, picture), time_us)
+                    panels = {name: one.frame for name, one in zip(shown, found, strict=True)}
+                    both.add(beside({"blurry": blurry, **panels}), time_us)
         for made in (sharp, both):
             if made is not None:
                 print(f"wrote {made.path}: {made.frames:,} frames of {len(plan.shots):,} blurry ones")
@@ -313,14 +333,15 @@ def _prepare(words: list[str]) -> None:
         verify: bool = False,
         overwrite: bool = False,
     ) -> None:
-        """Make windows for deblurring of HQF's 14 bags: 14 frames each, and the events in between.
+        """Cut the 14 recordings of the data set HQF into windows to train and evaluate deblurring on. A
+        window is 14 sharp frames, whose mean is the blurry one, and the events in between.
 
         Args:
-            raw: The folder with the bags.
-            out: The folder to write. What an interrupted run has finished is kept.
-            partial: Do without bags that are missing.
-            workers: Processes; each works on a recording at a time.
-            verify: In the end read all files again, and compare them with what the bags give.
+            raw: The folder with HQF's files, NAME.bag.
+            out: The folder to write to. What an interrupted command has finished is kept.
+            partial: Do without files that are missing.
+            workers: How many recordings to work on at a time, each in a process of its own.
+            verify: In the end, read all files again and compare them with the recordings.
             overwrite: Make all files again.
         """
         bags = hqf.find_bags(raw, partial=partial)
@@ -340,14 +361,15 @@ def _prepare(words: list[str]) -> None:
         verify: bool = False,
         overwrite: bool = False,
     ) -> None:
-        """Make windows for deblurring of any recordings with events and sharp grey frames; to evaluate on.
+        """Cut recordings with events and sharp grey frames into windows to evaluate deblurring on. A window
+        is some frames, whose mean is the blurry one, and the events in between.
 
         Args:
             raw: Recordings of any known format, or folders of them.
-            out: The folder to write. What an interrupted run has finished is kept.
-            frames_per_blur: Frames of a window; their mean is its blurry frame.
-            workers: Processes; each works on a recording at a time.
-            verify: In the end read all files again, and compare them with what the recordings give.
+            out: The folder to write to. What an interrupted command has finished is kept.
+            frames_per_blur: How many sharp frames a window has.
+            workers: How many recordings to work on at a time, each in a process of its own.
+            verify: In the end, read all files again and compare them with the recordings.
             overwrite: Make all files again.
         """
         options: dict[str, Any] = {"workers": workers, "verify": verify, "overwrite": overwrite}
@@ -369,26 +391,26 @@ def _demo(arguments: list[str]) -> None:
 
 def _info(arguments: list[str]) -> None:
     from ppln.events.io import Options
-    from ppln.report import recording
+    from ppln.report import recording as report
 
     as_they_are = Options()
 
     def info(
-        file: Path, plot: Path | None = None, format: str | None = None, reading: Options = as_they_are
+        recording: Path, plot: Path | None = None, format: str | None = None, reading: Options = as_they_are
     ) -> None:
         """Print what is in a recording: sensor, events, rates, gaps, frames, triggers, signals, IMU samples.
 
         Args:
-            file: The recording: a file, or a folder.
-            plot: Also draw it here, as PNG.
-            format: Read it as this format; by default the content tells.
-            reading: How to read it.
+            recording: The recording: a file, or a folder.
+            plot: Also draw it, as this PNG file. Default: draw nothing.
+            format: The format of the recording, such as aedat4. Default: as its content tells.
+            reading: How the recording is read.
         """
         options = asdict(reading)
-        summary = recording.summarize(file, format=format, **options)
-        print(recording.text(summary))
+        summary = report.summarize(recording, format=format, **options)
+        print(report.text(summary))
         if plot is not None:
-            recording.plot(summary, plot, **options)
+            report.plot(summary, plot, **options)
             print(f"wrote {plot}")
 
     _parse(info, "info", arguments)
@@ -401,27 +423,27 @@ def _convert(arguments: list[str]) -> None:
     as_they_are = Options()
 
     def convert(
-        source: Path,
-        target: Path,
+        recording: Path,
+        out: Path,
         verify: bool = True,
         overwrite: bool = False,
         format: str | None = None,
         reading: Options = as_they_are,
     ) -> None:
-        """Write a recording of any known format as HDF5 (docs/data.md describes the layout).
+        """Write a recording of any known format as one HDF5 file (docs/data.md describes what is in it).
 
         Args:
-            source: The recording: a file, or a folder.
-            target: The HDF5 file to write.
-            verify: Read both again and compare every array that was written.
-            overwrite: Replace a target that exists.
-            format: Read the source as this format; by default the content tells.
-            reading: How to read it.
+            recording: The recording: a file, or a folder.
+            out: The HDF5 file to write.
+            verify: Then read both again and compare all numbers that were written.
+            overwrite: Replace a file that exists.
+            format: The format of the recording, such as aedat4. Default: as its content tells.
+            reading: How the recording is read.
         """
         counts = native.convert(
-            source, target, format=format, options=reading, verify=verify, overwrite=overwrite
+            recording, out, format=format, options=reading, verify=verify, overwrite=overwrite
         )
-        print(f"wrote {target}")
+        print(f"wrote {out}")
         print(f"  {counts.events:,} events, {counts.frames:,} frames, {counts.triggers:,} triggers")
         if counts.imu:
             print(f"  {counts.imu:,} IMU samples")
@@ -449,22 +471,23 @@ def _simulate(arguments: list[str]) -> None:
         camera: EventCamera = DVS,
         fps: float | None = None,
         seed: int = 0,
-        frames: bool = True,
+        keep_frames: bool = True,
         overwrite: bool = False,
     ) -> None:
         """Write the recording that an event camera would have made of a video.
 
         Args:
-            video: A video file, or a folder of pictures in order.
-            out: The HDF5 file to write (docs/data.md describes the layout).
-            camera: The camera's pixels.
-            fps: Frames per second of the scene: for a folder, and for slow motion. Default: the file's times.
-            seed: Of the camera's noise.
-            frames: Also write the video's frames, grey, as the camera's own.
-            overwrite: Replace a target that exists.
+            video: A video file, or a folder of pictures, taken in the order of their names.
+            out: The HDF5 file to write (docs/data.md describes what is in it).
+            camera: The pixels of the camera.
+            fps: Frames per second of the filmed scene; a folder needs it, and a video in slow motion.
+                Default: as the video tells.
+            seed: Seed of the camera's noise.
+            keep_frames: Also write the frames of the video, in grey, as the camera's own.
+            overwrite: Replace a file that exists.
         """
         counts = native.write_recording(
-            simulated_packets(video, camera, fps=fps, seed=seed, keep_frames=frames),
+            simulated_packets(video, camera, fps=fps, seed=seed, keep_frames=keep_frames),
             out,
             source_format="simulated",
             overwrite=overwrite,
@@ -540,12 +563,15 @@ def _reproduce(words: list[str]) -> None:
     as_it_is = Reproduce(Path(f"runs/reproduce-{name}"))
 
     def run(how: Reproduce = as_it_is, add: tuple[Path, ...] = (), page: Path | None = None) -> None:
-        """Train and evaluate all rows of a study that are not done yet, and make tables of them.
+        """Train and evaluate all methods that a study compares, each a row of its tables, but for those that
+        are done already; then make the tables.
 
         Args:
-            how: How it is run.
-            add: More study.json files, of other portions or machines: what is in them is done.
-            page: Put the tables into this page of Markdown, between its markers. Default: print them.
+            how: Options.
+            add: More study.json files, which this command wrote elsewhere: what is in them counts as done.
+                Default: none.
+            page: Put the tables into this page of Markdown, between its lines <!-- study NAME --> and
+                <!-- end -->. Default: print them.
         """
         if page is not None:
             results.around(page, name)  # an error now, rather than after all trainings
@@ -566,12 +592,13 @@ def _compare(arguments: list[str]) -> None:
     from ppln.engine import compare
 
     def run(ours: tuple[Path, ...], theirs: tuple[Path, ...], metric: str | None = None) -> None:
-        """Compare two methods on the same samples, over seeds: intervals and paired tests.
+        """Compare two methods on the same samples: how far they differ, and how certain that is, over samples
+        and over trainings.
 
         Args:
-            ours: Folders that `ppln evaluate` wrote, one for each seed of a method.
-            theirs: The same for another method.
-            metric: Only this one. Default: all that both have.
+            ours: Folders that `ppln evaluate` wrote, one for each training of a method with another seed.
+            theirs: The same for the other method.
+            metric: Only this metric, such as psnr. Default: all that both have.
         """
         print(compare.table(compare.compare(list(ours), list(theirs), metric)))
 
@@ -582,22 +609,22 @@ def _export(arguments: list[str]) -> None:
     from ppln.engine.export import export
 
     def run(
-        source: Path,
+        network: Path,
         out: Path,
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         ema: bool = True,
         overwrite: bool = False,
     ) -> None:
-        """Write a trained network for use: .safetensors (small, with its card), .onnx or .pt2 (torch.export).
+        """Write a trained network as one file.
 
         Args:
-            source: A run's folder, one of its checkpoints, or a .safetensors file that this command wrote.
-            out: The file to write; its suffix says what.
-            dtype: Of the weights in a .safetensors file.
-            ema: Take the running average of the weights where the run kept one.
+            network: A run's folder, one of its checkpoints, or a .safetensors file that this command wrote.
+            out: The file to write: .safetensors, which ppln reads, .onnx, or .pt2, of torch.export.
+            dtype: The type of the weights in a .safetensors file; 16 bits make it half as large.
+            ema: Take the running average of the weights, where the run kept one.
             overwrite: Replace a file that exists.
         """
-        made = export(source, out, dtype=dtype, ema=ema, overwrite=overwrite)
+        made = export(network, out, dtype=dtype, ema=ema, overwrite=overwrite)
         print(f"wrote {made.path}, {made.size_bytes / 2**20:.1f} MiB")
         print(f"checked: it differs from the network by {made.difference:.1e} of the largest output, at most")
 

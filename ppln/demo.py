@@ -48,27 +48,29 @@ SAMPLES = 16 * BINS + 1  # of a curve: 209, those of the frames among them
 PIXELS = 3
 FPS = 25
 PAGE = "demo.html"
-FILES = ("sharp.mp4", "beside.mp4", "strip.png", "potential.png", "metrics.json")
+FILMS = ("sharp.mp4", "sharp.times.csv", "beside.mp4", "beside.times.csv")
+FILES = (*FILMS, "strip.png", "potential.png", "metrics.json")
 
 Networks = Sequence[tuple[str, Deblurrer]]
 
 
 @dataclass(frozen=True)
 class Demo:
-    """Make a blurry recording, restore it by every method there is, and write a page to look at."""
+    """Simulate a blurry recording, make it sharp by each method there is, and write a page that shows all."""
 
     out: Path = Path("out")
-    """Folder for demo.html, sharp.mp4, beside.mp4, strip.png, potential.png and metrics.json."""
+    """The folder to write demo.html to, with two films, two pictures and metrics.json."""
     scene: int = 42
-    """Number of the scene, among those that no network was trained on: 0 to 9999."""
+    """Number of the made scene, 0 to 9999; no network was trained on any of them."""
     height: int = 180
-    """Rows of the pictures."""
+    """Rows of a picture, in pixels."""
     width: int = 240
-    """Columns of the pictures."""
+    """Columns of a picture, in pixels."""
     motion_px: float = 80.0
-    """How far things move in the exposure, at most."""
+    """How far things move during the exposure, in pixels, at most."""
     textures: str = "scikit-image"
-    """What surfaces look like: "scikit-image", which has photographs; "made"; or a folder of pictures."""
+    """What surfaces look like: "scikit-image", photographs that come with that package; "made", patterns made
+    by arithmetic; or a folder of pictures."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.scene < 10_000:
@@ -333,14 +335,15 @@ def _unit(network: Deblurrer, place: tuple[int, int], x: Tensor) -> page.Unit | 
 
 
 def _write_films(out: Path, scene: page.Scene) -> None:
-    found, given = scene.methods[-1].frames, scene.blurry.frames[0]
+    title, found, given = scene.methods[-1].title, scene.methods[-1].frames, scene.blurry.frames[0]
+    times_us = np.linspace(0, scene.duration_ms * 1000, len(found)).round().astype(int).tolist()
     with Film(out / "sharp.mp4", play_fps=FPS, overwrite=True) as film:
-        for k, frame in enumerate(found):
-            film.add(frame, round(k * scene.duration_ms * 1000 / (len(found) - 1)))
+        for frame, time_us in zip(found, times_us, strict=True):
+            film.add(frame, time_us)
     there_and_back = [*range(len(found)), *range(len(found) - 2, 0, -1)]
     with Film(out / "beside.mp4", play_fps=FPS, overwrite=True) as film:
         for k in there_and_back:
-            film.add(beside(given, found[k]), k)
+            film.add(beside({"blurry": given, title: found[k]}), times_us[k])
 
 
 def _told(result: dict[str, Any]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from ppln.events import Events, Frames, Recording
 from ppln.events.io import native
 
 SIZE = (48, 64)
+SMALL = ["--height", "32", "--width", "32", "--textures", "scikit-image", "--device", "cpu"]
 CUPS = Path(__file__).parents[1] / "../shared/data/blur_davis346/cups.h5"
 
 
@@ -294,7 +295,7 @@ def test_windows_of_a_recording_are_evaluated(scenes, monkeypatch, tmp_path, cap
     assert [result["samples"] for result in found] == [1, 1]
     assert found[0]["checkpoint"] is None
     assert found[0]["metrics"]["psnr"] < found[1]["metrics"]["psnr"]
-    small = ["--test-samples", "1", "--size", "32", "--textures", "scikit-image", "--device", "cpu"]
+    small = ["--test-samples", "1", *SMALL]
     study = ["deblur", "--rows", "blurry", "edi", *small]
     run(monkeypatch, "reproduce", *study, "--windows", f"real={out}", "--out", tmp_path / "here")
     shutil.copytree(out, tmp_path / "moved")
@@ -307,13 +308,13 @@ def test_windows_of_a_recording_are_evaluated(scenes, monkeypatch, tmp_path, cap
     before = [(path, path.read_bytes()) for path in tmp_path.rglob("*.json") if path.parent != out]
     native.write_recording(scenes.recording(5), tmp_path / "sharp.h5", overwrite=True)
     run(monkeypatch, "prepare", "recordings", *arguments, "--overwrite")
-    with pytest.raises(SystemExit, match=r"results.json is of other samples, by their x_rms; move it away"):
+    with pytest.raises(SystemExit, match=r"results.json is of other samples, by their x_rms; give another"):
         run(monkeypatch, "evaluate", "deblur-edi", *where[:4], "--out", tmp_path / "deblur-edi")
     others = [*study, "--windows", f"real={out}", "--out", tmp_path / "here"]
     with pytest.raises(SystemExit, match=r"seed 0, in .*, test set real: it was done with other windows; .*"):
         run(monkeypatch, "reproduce", *others)
     assert all(path.read_bytes() == content for path, content in before)
-    run(monkeypatch, "reproduce", *others, "--again")
+    run(monkeypatch, "reproduce", *others, "--overwrite")
     assert "2 rows and seeds done now, 0 left" in capsys.readouterr().out
     with pytest.raises(SystemExit, match=r"windows is no checkpoint but ppln windows; give a run's folder"):
         run(monkeypatch, "evaluate", out)
@@ -339,7 +340,7 @@ def test_a_demo(monkeypatch, tmp_path, capsys):
 
 
 def test_a_study_of_what_needs_no_training(monkeypatch, tmp_path, capsys):
-    small = ["--test-samples", "2", "--size", "32", "--textures", "scikit-image", "--device", "cpu"]
+    small = ["--test-samples", "2", *SMALL]
     arguments = ["deblur", "--rows", "blurry", "edi", *small, "--out", tmp_path / "study"]
     run(monkeypatch, "reproduce", *arguments)
     said = capsys.readouterr().out

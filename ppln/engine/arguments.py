@@ -37,9 +37,11 @@ class Invocation:
     """Where settings that are not given come from."""
 
     recipe: str | None = None
-    """Named settings to begin with. None: small, or when resuming, the run's own."""
+    """Named settings to begin with; `ppln train --help` lists them. Default: small, or with --resume those of
+    the run."""
     config: Path | None = None
-    """Settings in a file, .yaml or .json; they count more than the recipe's."""
+    """A file of settings, .yaml or .json, such as a run's config.yaml; they replace those of the recipe.
+    Default: none."""
     resume: bool = False
     """Go on with the run in --out, from its newest checkpoint."""
 

@@ -19,42 +19,47 @@ class Reproduce:
     """How a study is run. What is None is as the study has it."""
 
     out: Path = Path("runs/reproduce")
-    """The folder of results. What is there already is not done again."""
+    """The folder of results. What it holds already is not done again."""
     minutes: float | None = None
-    """Stop after so long; a training goes on from there the next time. 0: only tables. None: never."""
+    """Stop after so many minutes; the same command goes on from there. 0: train nothing, only make tables of
+    what is done. Default: go on to the end."""
     rows: tuple[str, ...] = ()
-    """Only these. None given: all."""
+    """Only these rows of the tables, by the names that `ppln reproduce --help` lists. Default: all."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Of trainings. Methods that have nothing to train are evaluated once."""
+    """Train each row once with each of these seeds of random numbers. What has nothing to train is evaluated
+    once."""
     windows: tuple[str, ...] = ()
-    """More test sets, each NAME=FOLDER, of windows that `ppln prepare` wrote."""
+    """More data to test on, each as NAME=FOLDER, a folder that `ppln prepare` wrote. Default: none."""
     rates: tuple[str, ...] = ()
-    """Other learning rates than the study's, each ROW=RATE."""
+    """Other learning rates than the study's, each as ROW=RATE. Default: none."""
     steps: int | None = None
-    """Updates of a training."""
+    """Updates of the weights in a training. Default: as the study has it."""
     batch: int | None = None
-    """Samples of an update."""
+    """Samples of an update. Default: as the study has it."""
     train_samples: int | None = None
-    """To train on."""
+    """Samples to train on. Default: as the study has it."""
     val_samples: int | None = None
-    """To validate on."""
+    """Samples to validate on. Default: as the study has it."""
     test_samples: int | None = None
-    """To evaluate on."""
-    size: int | None = None
-    """Rows and columns of a picture."""
+    """Samples to test on. Default: as the study has it."""
+    height: int | None = None
+    """Rows of a picture, in pixels. Default: as the study has it."""
+    width: int | None = None
+    """Columns of a picture, in pixels. Default: as the study has it."""
     textures: str | None = None
-    """What surfaces look like, as in `ppln train`."""
+    """What surfaces in made scenes look like, as in `ppln train deblur`. Default: as the study has it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: cuda where there is one."""
+    """Where to compute. auto: on a GPU (cuda) where there is one."""
     precision: Literal["32", "tf32", "bf16"] | None = None
-    """Of trainings. Evaluation is in float32, on GPUs in tf32."""
-    again: bool = False
-    """Do rows and test sets anew that were done with other settings, which are an error otherwise."""
+    """Numbers in trainings: 32 bits; tf32, rounded in products, and bf16, 16 bits, are faster on GPUs.
+    Evaluation has 32, on GPUs tf32. Default: as the study has it."""
+    overwrite: bool = False
+    """Do rows anew that were done with other settings. Otherwise these are an error."""
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not self.minutes >= 0:
             raise ValueError(f"minutes is {self.minutes}; give 0 or more")
-        for name in ("steps", "batch", "train_samples", "val_samples", "test_samples"):
+        for name in ("steps", "batch", "train_samples", "val_samples", "test_samples", "height", "width"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
@@ -104,8 +109,8 @@ def train_settings(study: Study, row: Row, seed: int, how: Reproduce) -> Train:
 
 def common(study: Study, how: Reproduce) -> Plain:
     """The study's settings, with what the options change."""
-    names = ("train_samples", "val_samples", "test_samples", "textures")
-    task = {name: getattr(how, name) for name in names} | {"height": how.size, "width": how.size}
+    names = ("train_samples", "val_samples", "test_samples", "height", "width", "textures")
+    task = {name: getattr(how, name) for name in names}
     changes = {
         "task": task,
         "optimizer": {"steps": how.steps, "batch": how.batch},

@@ -38,11 +38,13 @@ class Model:
     """The network."""
 
     name: str
-    """The network: one of `ppln.list_models()`."""
+    """The network to train: a name that `ppln models` lists."""
     options: dict[str, Option] = field(default_factory=dict)
-    """Its options, such as width=8 segments=6. They are added to those of the recipe."""
+    """Options of the network, such as width=8 segments=6; they are added to those of the recipe. Default:
+    none."""
     weights: Path | None = None
-    """Begin with these weights: a safetensors file, or a checkpoint's folder. None: new ones."""
+    """Begin with these trained weights: a .safetensors file, a checkpoint's folder, or a run's. Default:
+    begin with random weights."""
 
     def __post_init__(self) -> None:
         _settle(self)
@@ -55,37 +57,39 @@ class Optimizer:
     """How weights are updated, and how long."""
 
     optimizer: Literal["adam", "adamw", "rmsprop", "sgd"] = "adam"
-    """The rule. adam adds weight decay to the gradient (L2), adamw takes it from the weights."""
+    """The rule of updates. adam adds the weight decay to the gradient, adamw takes it from the weights."""
     learning_rate: float = 1e-3
-    """The size of an update, before the schedule."""
+    """How far an update goes, before the schedule changes it."""
     weight_decay: float = 0.0
-    """How much weights are drawn to 0."""
+    """How strongly weights are drawn to 0."""
     momentum: float = 0.0
-    """For sgd and rmsprop."""
+    """For sgd and rmsprop: how much of the last update is made again."""
     alpha: float = 0.99
     """For rmsprop: how slowly the mean square of the gradient changes."""
     eps: float = 1e-8
     """For rmsprop: added to the root of that mean."""
     batch: int = 32
-    """Samples of an update, over all processes and accumulated parts."""
+    """Samples of an update, over all processes."""
     accumulate: int = 1
     """Parts that a batch is computed in, one after the other, to save memory."""
     epochs: int | None = None
-    """How often each sample is seen. Give this or steps; giving one drops the other of a recipe."""
+    """How often each training sample is seen. Give this or --steps. Default: as --steps says."""
     steps: int | None = None
-    """Updates in all."""
+    """Updates in all. Give this or --epochs. Default: as --epochs says."""
     schedule: Literal["constant", "steps", "cosine"] = "constant"
-    """The learning rate: constant; steps: times decay at each milestone; cosine: down to 0 at the end."""
+    """The learning rate: constant; or steps, multiplied by --decay at each of --milestones; or cosine, down
+    to 0 at the end."""
     milestones: tuple[int, ...] = ()
-    """Epochs at which schedule 'steps' takes a step down."""
+    """Epochs at which the schedule 'steps' changes the learning rate. Default: none."""
     decay: float = 0.5
-    """What schedule 'steps' multiplies the rate by."""
+    """What the schedule 'steps' multiplies the learning rate by."""
     warmup_steps: int = 0
-    """Updates at the beginning in which the rate grows to its full size."""
+    """Updates at the beginning in which the learning rate grows to its full size."""
     clip_norm: float | None = None
-    """Gradients longer than this, all weights together, are shortened to it. None: as they are."""
+    """Shorten gradients, all weights together, to this length where they are longer. Default: leave them."""
     ema: float = 0.0
-    """Validate a running average of the weights, with this decay, such as 0.999. 0: the last weights."""
+    """Keep a running average of the weights, which often does better than they do, and validate that; the
+    number is its decay, such as 0.999. 0: keep none."""
 
     def __post_init__(self) -> None:
         _settle(self)
@@ -123,24 +127,24 @@ class Machine:
     """Where it is computed. Nothing here is meant to change a result, but precision, and the last digits."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: cuda where there is one."""
+    """Where to compute. auto: on a GPU (cuda) where there is one."""
     devices: int = 1
     """Processes on each machine, one for each GPU."""
     nodes: int = 1
     """Machines."""
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    """ddp: every process has all weights; fsdp: they are spread. auto: ddp for more than one process."""
+    """How several processes share the work. ddp: each has all weights; fsdp: weights are spread over them.
+    auto: ddp."""
     precision: Literal["32", "tf32", "bf16"] = "32"
-    """32: float32; tf32: the same, multiplied with fewer digits (GPUs); bf16: mixed, for speed and memory."""
+    """Numbers in the network: 32 bits; tf32, rounded in products, and bf16, 16 bits, are faster on GPUs."""
     compile: bool = False
     """Run the network through torch.compile: slow to start, then faster."""
     channels_last: bool = False
-    """Keep channels of images together in memory."""
+    """Keep the channels of a pixel together in memory."""
     workers: int = 0
-    """Processes that make samples on a CPU. 0: they are made in the training process."""
+    """Processes that make samples on the CPU. 0: the training process makes them."""
     keep_samples: bool = False
-    """Keep every sample that was made, on the device, for the next epoch, and those of validation for the
-    next one. Memory must hold them all."""
+    """Keep the samples that were made, for the next epoch; memory must hold them all."""
 
     def __post_init__(self) -> None:
         _settle(self)
@@ -155,21 +159,22 @@ class Run:
     """The run's folder, and what is written to it when."""
 
     out: Path = Path("runs/train")
-    """The run's folder."""
+    """The folder of the run: settings, log, checkpoints, pictures."""
     seed: int = 0
-    """Of new weights, the order of samples and all that is random about them."""
+    """Seed of all that is random: new weights, the order of samples, what is drawn in them."""
     log_every: int = 10
-    """Steps from one row of train.csv to the next. The log has a line of each, but one in 5 s at most."""
+    """Steps from one line of the log to the next; on a terminal, one in 5 s at most."""
     validate_every: int = 500
-    """Steps from one validation to the next; there is one at the end."""
+    """Steps from one validation to the next; there is one at the end, too."""
     checkpoint_every: int = 500
-    """Steps from one checkpoint to the next; there is one at the end."""
+    """Steps from one checkpoint to the next; there is one at the end, too. --resume goes on from the
+    newest."""
     keep: int = 3
-    """Checkpoints that are kept, the newest; the best one is kept beside them."""
+    """How many checkpoints to keep, the newest; the best one is kept, too."""
     pictures: bool = True
-    """Write pictures of predictions at each validation."""
+    """Write pictures of what the network predicts at each validation."""
     tensorboard: bool = True
-    """Write for TensorBoard, too."""
+    """Also write the log for TensorBoard."""
 
     def __post_init__(self) -> None:
         _settle(self)
@@ -197,7 +202,8 @@ class Train:
         if not self.model.name.startswith(self.task.models):
             fit = [name for name in list_models() if name.startswith(self.task.models)]
             raise ValueError(
-                f"network is {self.model.name!r}, which is not for {self.task.name}; there are {', '.join(fit)}"
+                f"network is {self.model.name!r}, which is not for {self.task.name}; there are "
+                f"{', '.join(fit)}"
             )
         if not NETWORKS[self.model.name].learns:
             raise ValueError(

@@ -196,23 +196,23 @@ class Runner:
         return self.sets.keys() <= known["sets"].keys()
 
     def _is_same(self, was: Plain, now: Plain, where: str) -> bool:
-        """Whether settings are the same; if they are not, it is an error without `again`."""
-        if was != now and not self.how.again:
+        """Whether settings are the same; if they are not, it is an error without `overwrite`."""
+        if was != now and not self.how.overwrite:
             raise ValueError(
                 f"{where}: it was done with other settings, {portions.difference(was, now)}; give the same "
-                "options, another --out, or --again to do it anew"
+                "options, another --out, or --overwrite to do it anew"
             )
         return was == now
 
     def _is_of(self, samples: StudySet, result: Plain, where: str) -> bool:
-        """Whether a result is of these samples; if it is not, it is an error without `again`."""
+        """Whether a result is of these samples; if it is not, it is an error without `overwrite`."""
         if not self._is_same(result["settings"], samples.settings, where):
             return False
         same = samples.is_of(result)
-        if not same and not self.how.again:
+        if not same and not self.how.overwrite:
             raise ValueError(
                 f"{where}: it was done with other windows; give the same folder, another name, another "
-                "--out, or --again to do it anew"
+                "--out, or --overwrite to do it anew"
             )
         return same
 

@@ -50,29 +50,29 @@ class EventCamera:
     """How pixels see. The defaults are those of a DVS in good light; EventCamera.ideal() has no faults."""
 
     threshold: float = 0.2
-    """Change of the log intensity that fires an event: the mean over the pixels."""
+    """How much the logarithm of the light must change for an event: the mean over all pixels."""
     threshold_on: float | None = None
-    """The same for positive events, where it differs."""
+    """The same for positive events alone (brighter). Default: the threshold of all."""
     threshold_off: float | None = None
-    """The same for negative events, where it differs."""
+    """The same for negative events alone (darker). Default: the threshold of all."""
     threshold_spread: float = 0.02
-    """Standard deviation of the threshold from pixel to pixel: a fixed pattern, one for each polarity. It is
-    log-normal, so that mean and deviation are as asked for and every threshold is above 0."""
+    """How much the threshold differs from pixel to pixel: its standard deviation, log-normal, for each
+    polarity."""
     refractory_us: float = 100.0
-    """Dead time of a pixel after an event."""
+    """How long a pixel is blind after an event, in us."""
     leak_rate_hz: float = 0.1
-    """Positive events of a pixel in constant light."""
+    """Positive events of a pixel in constant light, per second."""
     shot_noise_hz: float = 1.0
-    """Noise events of a pixel in the dark, half of each polarity; a quarter as many from intensity 1 on."""
+    """Noise events of a pixel in the dark, per second, half of each polarity; a quarter as many in full
+    light."""
     bandwidth_hz: float | None = 3000.0
-    """Corner frequency of the low pass before the logarithm. None: no low pass."""
+    """How fast a pixel follows the light: the corner frequency of its low pass. None: at once."""
     resolution_us: int = 1
-    """Step of the clock. Events happen at whole us, the nearest; their time stamp is the last tick of a clock
-    that starts with the first frame."""
+    """Step of the camera's clock, in us: a time stamp is its last tick, counted from the first frame."""
     log_offset: float = 1e-3
-    """Added to the intensity before the logarithm, as by a dark current."""
+    """Added to the light, of 0 to 1, before the logarithm, as by a dark current."""
     settled: bool = True
-    """It has looked at the first frame for long. False: what it saw before that was in motion."""
+    """The camera has looked at the first frame for long. Otherwise what it saw before was in motion."""
 
     def __post_init__(self) -> None:
         for name in ("threshold", "threshold_on", "threshold_off", "bandwidth_hz", "log_offset"):

@@ -1,12 +1,13 @@
-"""Films of frames: mp4, gif, or a folder of pictures; and two pictures beside each other."""
+"""Films of frames: mp4, gif, or a folder of pictures; and pictures beside each other."""
 
 import re
 import secrets
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,26 +16,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.io import require
+from ppln.files import put_in_place
 
 REQUIREMENT = "imageio[ffmpeg]>=2.30"
 LEAST_FPS = 0.01
 MOST_GIF_FPS = 50  # players show faster ones slowly
 SMALL = 360  # pixels; narrower pictures are shown beside each other in double size
 GAP = 4  # pixels between them
+LABEL, FONT = 18, 13  # pixels: rows of the names above them, and size of the letters
+TIMES = "frame,time_us"  # the first line of the file beside an mp4
 
 Frame = NDArray[np.uint8]  # [H, W] or [H, W, 3]
 
 
-def beside(left: Frame, right: Frame) -> Frame:
-    """Two pictures of the same height, with a white gap between them; small ones in double size."""
-    if left.shape[0] != right.shape[0]:
-        raise ValueError(f"left has {left.shape[0]} rows and right {right.shape[0]}; give the same height")
-    if left.ndim != right.ndim:
-        left, right = _colour(left), _colour(right)
-    factor = 2 if left.shape[1] <= SMALL else 1
-    left, right = (picture.repeat(factor, 0).repeat(factor, 1) for picture in (left, right))
-    gap = np.full((len(left), GAP, *left.shape[2:]), 255, np.uint8)
-    return np.concatenate([left, gap, right], 1)
+def beside(pictures: Mapping[str, Frame]) -> Frame:
+    """Pictures of one size from left to right, each below its name, on white; small ones in double size."""
+    shapes = {name: picture.shape[:2] for name, picture in pictures.items()}
+    if len(set(shapes.values())) > 1:
+        raise ValueError(f"pictures have the sizes {shapes}; give one size")
+    if len({picture.ndim for picture in pictures.values()}) > 1:
+        pictures = {name: _colour(picture) for name, picture in pictures.items()}
+    parts: list[Frame] = []
+    for name, picture in pictures.items():
+        factor = 2 if picture.shape[1] <= SMALL else 1
+        large = picture.repeat(factor, 0).repeat(factor, 1)
+        label = _label(name, large.shape[1])
+        named = np.concatenate([label if large.ndim == 2 else _colour(label), large])
+        parts += [np.full((len(named), GAP, *named.shape[2:]), 255, np.uint8), named]
+    return np.concatenate(parts[1:], 1)
+
+
+@cache
+def _label(text: str, width: int) -> Frame:
+    from PIL import Image, ImageDraw, ImageFont  # which imageio has
+
+    strip = Image.new("L", (width, LABEL), 255)
+    ImageDraw.Draw(strip).text((3, 1), text, 0, ImageFont.load_default(FONT))
+    return np.asarray(strip)
 
 
 class Film:
@@ -43,7 +61,8 @@ class Film:
         with Film(Path("out.mp4"), play_fps=25) as film:
             film.add(frame, time_us)
 
-    .mp4        H.264, which every player knows; a row or column is added where a side is odd
+    .mp4        H.264, which every player knows; a row or column is added where a side is odd. Beside
+                out.mp4 goes out.times.csv: the number of each frame, from 0, and its time
     .gif        for ever; held in memory until the end
     (none)      a folder of PNG files, named by number and time: 000012_104000us.png
 
@@ -68,13 +87,22 @@ class Film:
         require("imageio.v3" if kind is not _Mp4 else "imageio_ffmpeg", REQUIREMENT, "writing a film")
         self.path, self.play_fps, self.frames = path, play_fps, 0
         self._place = path.resolve()  # where a link leads
+        self._table = self._place.with_suffix(".times.csv") if kind is _Mp4 else None
+        self._times: list[int] = []
         self._aside: Path | None = None  # where it is written till the end
         self._kind, self._overwrite = kind, overwrite
         self._shape: tuple[int, ...] | None = None
         self._check_target()
 
     def _check_target(self) -> None:
-        path = self.path
+        path, table = self.path, self._table
+        if table is not None and table.exists():
+            if not self._overwrite:
+                raise FileExistsError(
+                    f"{table} is there already; choose another name, or give overwrite=True"
+                )
+            if not table.is_file() or not table.read_bytes().startswith(TIMES.encode()):
+                raise FileExistsError(f"{table} is not of a film; choose another name")
         if not path.exists() or self._is_empty_folder():
             return
         if not self._overwrite:
@@ -129,6 +157,7 @@ class Film:
         self._shape = frame.shape
         with self._named():
             self._writer.add(frame, self.frames, time_us)
+        self._times.append(time_us)
         self.frames += 1
 
     def __exit__(
@@ -145,7 +174,13 @@ class Film:
                 self._writer.finish()
             self._check_target()  # it may have come meanwhile
             with self._named():
-                self._put_in_place(self._aside)
+                if self._table is None:
+                    self._put_in_place(self._aside)
+                    return
+                with put_in_place(self._table) as table:  # none of the two without the other
+                    rows = [f"{number},{time_us}" for number, time_us in enumerate(self._times)]
+                    table.write_text("\n".join([TIMES, *rows, ""]))
+                    self._put_in_place(self._aside)
         finally:
             if self._aside.is_dir():
                 shutil.rmtree(self._aside)

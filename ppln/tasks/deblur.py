@@ -40,39 +40,43 @@ class Deblur(Task):
     metrics: ClassVar[Mapping[str, str]] = {"psnr": "higher", "ssim": "higher", "nrmse": "lower"}
 
     data: Literal["scenes", "windows"] = "scenes"
-    """The data set. scenes: made on the fly, textured surfaces that move. windows: `folder`."""
+    """The data. scenes: made while training, textured surfaces that move before a simulated camera. windows:
+    parts of real recordings, in --folder."""
     folder: Path | None = None
-    """Windows of real recordings that `ppln prepare` wrote: HQF, or others to evaluate on."""
+    """A folder of windows that `ppln prepare` wrote; only HQF's can be trained on. Default: none."""
     height: int = 128
-    """Rows of a picture."""
+    """Rows of a picture, in pixels."""
     width: int = 128
-    """Columns of a picture."""
+    """Columns of a picture, in pixels."""
     train_samples: int = 12_288
-    """Scenes to train on; an epoch sees each once."""
+    """Samples to train on; an epoch sees each once."""
     val_samples: int = 64
-    """Scenes to validate on."""
+    """Samples to validate on."""
     test_samples: int = 256
-    """Scenes to evaluate on."""
+    """Samples to test on."""
     times_per_sample: int = 4
-    """How many frames of a sample a training step compares, others each time. Evaluation takes all."""
+    """How many sharp frames of a sample an update compares, others each time. Evaluation compares all."""
     edges: float = 0.0
-    """In the loss, the weight of errors of the difference between neighbouring pixels."""
+    """How much errors at edges, of differences between neighbouring pixels, count in training."""
     textures: str = "made"
-    """What surfaces look like: "made", "scikit-image", a folder of pictures, or several with "+" between."""
+    """What surfaces look like: "made", patterns made by arithmetic; "scikit-image", photographs that come
+    with that package; a folder of pictures; or several, with "+" between."""
     motion_px: float = 80.0
-    """How far things move in the exposure, at most."""
+    """How far things move during the exposure, in pixels, at most."""
     substeps: int = 8
-    """How often light is drawn from frame to frame; raise it with motion_px."""
+    """How often the scene is drawn between two frames; raise it with --motion-px."""
     davis: bool = True
-    """Scenes' frames have the faults of a DAVIS's: their own exposure, levels, a fixed pattern."""
+    """Give frames the faults of a DAVIS camera's: an exposure of their own, brightness levels, a fixed
+    pattern."""
     slow: bool = False
-    """Pixels of scenes' cameras may be slow beside the exposure, as where it is short, or in little light."""
+    """Let the pixels of some cameras be slow beside the exposure, as they are in little light."""
     train_times: int = 14
-    """Sharp frames of a training scene: 14, or 27 or 53 with those in between."""
+    """Sharp frames of a training sample: 14, or 27 or 53 with those in between."""
     test_times: int = 14
-    """Sharp frames of a test scene: 14, or more; those at times not trained for are judged apart, too."""
+    """Sharp frames of a test sample: 14, or more; times that were not trained for also get metrics of their
+    own."""
     data_seed: int = 0
-    """Another seed, other scenes."""
+    """Seed of the scenes: another number, other scenes."""
 
     def __post_init__(self) -> None:
         check_data(self, ("scenes", "windows"), "substeps", frames=self.train_times)

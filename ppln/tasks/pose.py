@@ -50,27 +50,28 @@ class Pose(Task):
     }
 
     data: Literal["people"] = "people"
-    """The data set. people: made on the fly, people who move before the cameras of DHP19."""
+    """The data. people: made while training, people who move before the cameras of the data set DHP19."""
     height: int = 260
-    """Rows of a picture."""
+    """Rows of a picture, in pixels."""
     width: int = 344
-    """Columns of a picture."""
+    """Columns of a picture, in pixels."""
     train_samples: int = 4096
-    """Samples to train on, each of two pictures; an epoch sees each once."""
+    """Samples to train on, each of two cameras; an epoch sees each once."""
     val_samples: int = 64
     """Samples to validate on."""
     test_samples: int = 256
-    """Samples to evaluate on."""
+    """Samples to test on."""
     times_per_sample: int = 4
-    """How many of the ten frames a training step compares, others each time. Evaluation takes all."""
+    """How many of the ten frames of a sample an update compares, others each time. Evaluation compares
+    all."""
     sigma_px: float = 4.0
-    """Standard deviation of the Gaussian in a heat map."""
+    """Size of the spot that marks a joint in a heat map: its standard deviation, in pixels."""
     motions: Path | None = None
-    """A folder or zip of motions (BVH); without, the package makes some."""
+    """A folder or zip of recorded motions, as BVH files. Default: motions made by arithmetic."""
     substeps: int = 10
-    """How often light is drawn in a frame, about."""
+    """How often the scene is drawn between two frames, about."""
     data_seed: int = 0
-    """Another seed, other people."""
+    """Seed of the people: another number, other people."""
 
     def __post_init__(self) -> None:
         check_data(self, ("people",), "substeps", frames=FRAMES)

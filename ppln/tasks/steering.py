@@ -39,21 +39,21 @@ class Steering(Task):
     }
 
     data: Literal["driving"] = "driving"
-    """The data set. driving: made on the fly, drives by day and at night in turns."""
+    """The data. driving: made while training, drives by day and at night."""
     height: int = 128
-    """Rows of a picture."""
+    """Rows of a picture, in pixels."""
     width: int = 172
-    """Columns of a picture."""
+    """Columns of a picture, in pixels."""
     train_samples: int = 9600
     """Samples of 0.5 s to train on; an epoch sees each once."""
     val_samples: int = 240
     """Samples to validate on."""
     test_samples: int = 1200
-    """Samples to evaluate on."""
+    """Samples to test on."""
     samples_per_drive: int = 12
     """How many of the 120 samples in a drive of one minute are used, evenly spread. Fewer: more drives."""
     data_seed: int = 0
-    """Another seed, other drives."""
+    """Seed of the drives: another number, other drives."""
 
     def __post_init__(self) -> None:
         check_data(self, ("driving",), "samples_per_drive")

@@ -91,22 +91,22 @@ def test_results_of_something_else_are_not_overwritten(monkeypatch):
     Path("here/results.json").write_text(json.dumps(told))
     run(monkeypatch, f"evaluate steering-ppln {size} --test-samples 2")
     before = Path("here/results.json").read_bytes()
-    fails(monkeypatch, f"evaluate steering-ppln {size} --test-samples 3", "is of another data set; move it")
+    fails(monkeypatch, f"evaluate steering-ppln {size} --test-samples 3", "is of another data set; give")
     run(monkeypatch, f"train steering {TINY} --network steering-hu --out run --steps 1")
-    fails(monkeypatch, f"evaluate run {size} --test-samples 2", "is of another network; move it away")
+    fails(monkeypatch, f"evaluate run {size} --test-samples 2", "is of another network; give another --out")
     limit = f"evaluate steering-ppln {size} --test-samples 2 --limit 1"
-    fails(monkeypatch, limit, "is of another --limit; move it away, or give another --out")
+    fails(monkeypatch, limit, "is of another --limit; give another --out, or --overwrite")
     fails(monkeypatch, limit.replace("--limit 1", "--limit 0"), "limit is 0; give 1 or more")
     split = f"evaluate steering-ppln {size} --test-samples 2 --split val"
-    fails(monkeypatch, split, "is of another --split; move it away")
+    fails(monkeypatch, split, "is of another --split; give another --out")
     run(monkeypatch, "evaluate run --device cpu")
     run(monkeypatch, f"train steering {TINY} --network steering-hu --out run --steps 2 --resume")
-    fails(
-        monkeypatch, "evaluate run --device cpu", "is of other weights; move it away, or give another --out"
-    )
+    fails(monkeypatch, "evaluate run --device cpu", "is of other weights; give another --out")
     assert Path("here/results.json").read_bytes() == before
     run(monkeypatch, f"evaluate steering-ppln {size} --test-samples 2 --batch 1")  # the same, found anew
     assert Path("here/results.json").read_bytes() != before
+    run(monkeypatch, f"evaluate steering-ppln {size} --test-samples 3 --overwrite")
+    assert json.loads(Path("here/results.json").read_bytes())["samples"] == 3
 
 
 def test_a_folder_of_windows_is_told_by_where_it_is(monkeypatch, folder):
@@ -121,7 +121,7 @@ def test_a_folder_of_windows_is_told_by_where_it_is(monkeypatch, folder):
     assert not (folder / "here").exists()
     run(monkeypatch, f"{command} windows-a")
     fails(monkeypatch, f"{command} nowhere", "there are no prepared windows in nowhere; run: ppln prepare")
-    fails(monkeypatch, f"{command} windows-b", "is of another data set; move it away, or give another --out")
+    fails(monkeypatch, f"{command} windows-b", "is of another data set; give another --out, or --overwrite")
     (folder / "link").symlink_to("windows-a")
     for same in (folder / "windows-a", "./windows-a", "link", "windows-b/../windows-a"):
         run(monkeypatch, f"{command} {same}")

@@ -365,15 +365,15 @@ def test_another_budget_is_an_error(tmp_path):
     """Results of two budgets are not one study, and those that are there must not go."""
     run(tmp_path, seeds=(0,))
     before = (tmp_path / "study.json").read_bytes()
-    for again in (False, True):
+    for overwrite in (False, True):
         message = r"study.json: it was done with other settings, optimizer.steps 6 and 3; .* another --out"
         with pytest.raises(ValueError, match=message):
-            run(tmp_path, seeds=(0,), rows=("large",), steps=3, again=again)
+            run(tmp_path, seeds=(0,), rows=("large",), steps=3, overwrite=overwrite)
         assert (tmp_path / "study.json").read_bytes() == before
     (tmp_path / "study.json").unlink()
     with pytest.raises(ValueError, match=r"small/0: .* other settings, optimizer.steps 6 and 3"):
         run(tmp_path, seeds=(0,), steps=3)
-    done, _ = run(tmp_path, seeds=(0,), steps=3, again=True)
+    done, _ = run(tmp_path, seeds=(0,), steps=3, overwrite=True)
     assert len(done.now) == 2
     assert [result["training"]["steps"] for result in read(tmp_path)["results"]] == [3, 3]
 
@@ -417,7 +417,7 @@ def test_a_row_that_was_changed_is_an_error_or_done_again(tmp_path):
     with pytest.raises(ValueError, match=message):
         run(tmp_path, study, seeds=(0,))
     before = figures(tmp_path)
-    done, _ = run(tmp_path, study, seeds=(0,), again=True)
+    done, _ = run(tmp_path, study, seeds=(0,), overwrite=True)
     assert done.now == [("small", 0)]
     after = figures(tmp_path)
     assert after["large", 0] == before["large", 0]
@@ -488,7 +488,15 @@ DEBLUR = replace(
 
 
 def test_deblurring_as_from_the_command_line(tmp_path):
-    small = {"steps": 3, "batch": 2, "size": 32, "train_samples": 4, "val_samples": 1, "test_samples": 2}
+    small = {
+        "steps": 3,
+        "batch": 2,
+        "height": 32,
+        "width": 32,
+        "train_samples": 4,
+        "val_samples": 1,
+        "test_samples": 2,
+    }
     options = {"seeds": (0,), "precision": "32", **small}
     done, _ = run(tmp_path, DEBLUR, **options)
     assert done.now == [("blurry", 0), ("unet", 0), ("ppln", 0)]
@@ -519,7 +527,15 @@ def test_rows_of_another_loss_have_the_same_samples():
 
 def test_several_trainings_at_once(tmp_path):
     """benchmarks/study.py finds what `reproduce` finds, and goes on where it stopped."""
-    small = {"steps": 2, "batch": 2, "size": 32, "train_samples": 4, "val_samples": 1, "test_samples": 1}
+    small = {
+        "steps": 2,
+        "batch": 2,
+        "height": 32,
+        "width": 32,
+        "train_samples": 4,
+        "val_samples": 1,
+        "test_samples": 1,
+    }
     words = [f"--{name.replace('_', '-')}={value}" for name, value in small.items()]
     words += ["--device=cpu", "--precision=32", "--textures=scikit-image", "--processes=2", "--minutes=9"]
     script = Path(__file__).parents[2] / "benchmarks" / "study.py"
@@ -542,7 +558,7 @@ def test_several_trainings_at_once(tmp_path):
         for name, metrics in sets.items():
             assert found[key][2][name] == pytest.approx(metrics, rel=1e-4)
 
-    assert "3 rows and seeds are left" in portion("unet-14", "--rates=unet-14=0.5", "--again")
+    assert "3 rows and seeds are left" in portion("unet-14", "--rates=unet-14=0.5", "--overwrite")
     rates = [r["settings"]["optimizer"]["learning_rate"] for r in read(tmp_path / "several")["results"]]
     assert rates == [0.5, 0.5, 0.5]
 

@@ -42,7 +42,7 @@ def test_mp4_read_back(tmp_path):
     assert [time_us for time_us, _ in found] == [0, 50_000, 100_000, 150_000, 200_000]
     for frame, (_, image) in zip(frames, found, strict=True):
         assert np.abs(frame.astype(int) - image).max() <= 3  # of the codec: no other range or gamma
-    assert list(path.parent.iterdir()) == [path]
+    assert sorted(path.parent.iterdir()) == [path, path.with_name("out.times.csv")]
 
 
 @pytest.mark.parametrize(("size", "even"), [((45, 63), (46, 64)), ((46, 63), (46, 64)), ((1, 1), (2, 2))])
@@ -106,8 +106,7 @@ def test_what_is_there_stays_unless_told(name, tmp_path):
     write(path, smooth(frames=2))
 
     def content():
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-        return [file.read_bytes() for file in files]
+        return {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
 
     before = content()
     with pytest.raises(FileExistsError, match="there already"):
@@ -117,7 +116,7 @@ def test_what_is_there_stays_unless_told(name, tmp_path):
     assert content() == before
     write(path, smooth(frames=3), overwrite=True)
     assert content() != before
-    assert list(tmp_path.iterdir()) == [path]
+    assert {file.suffix for file in tmp_path.iterdir()} <= {path.suffix, ".csv"}
 
 
 @pytest.mark.parametrize("name", ["out.mp4", "out.gif", "out"])
@@ -276,15 +275,40 @@ def test_ffmpeg_says_why(tmp_path, monkeypatch):
 
 
 def test_beside():
-    left, right = np.full((3, 5), 10, np.uint8), np.full((3, 5), 20, np.uint8)
-    both = beside(left, right)
-    assert both.shape == (6, 10 + film.GAP + 10)
-    assert (both[:, :10] == 10).all()
-    assert (both[:, 10:14] == 255).all()
-    assert (both[:, 14:] == 20).all()
-    assert beside(left.repeat(80, 1), right.repeat(80, 1)).shape == (3, 804)
-    mixed = beside(left, np.zeros((3, 5, 3), np.uint8))
-    assert mixed.shape == (6, 24, 3)
-    assert (mixed[:, :10] == 10).all()
-    with pytest.raises(ValueError, match="left has 3 rows and right 4"):
-        beside(left, np.zeros((4, 5), np.uint8))
+    left, right = np.full((3, 35), 10, np.uint8), np.full((3, 35), 20, np.uint8)
+    both = beside({"a": left, "b": right})
+    assert both.shape == (film.LABEL + 6, 70 + film.GAP + 70)
+    names, pictures = both[: film.LABEL], both[film.LABEL :]
+    assert (pictures[:, :70] == 10).all()
+    assert (both[:, 70 : 70 + film.GAP] == 255).all()
+    assert (pictures[:, 70 + film.GAP :] == 20).all()
+    assert (names < 128).any()
+    assert (names[:, :70] != names[:, 70 + film.GAP :]).any()  # the letters
+    assert beside({"a": left.repeat(20, 1), "b": right.repeat(20, 1)}).shape == (film.LABEL + 3, 1404)
+    three = beside({"a": left, "b": np.zeros((3, 35, 3), np.uint8), "c": right})
+    assert three.shape == (film.LABEL + 6, 3 * 70 + 2 * film.GAP, 3)
+    assert (three[film.LABEL :, :70] == 10).all()
+    assert (three[film.LABEL :, -70:] == 20).all()
+    with pytest.raises(ValueError, match=r"sizes {'a': \(3, 35\), 'b': \(4, 35\)}; give one size"):
+        beside({"a": left, "b": np.zeros((4, 35), np.uint8)})
+
+
+def test_the_times_of_an_mp4(tmp_path):
+    path, table = tmp_path / "out.mp4", tmp_path / "out.times.csv"
+    write(path, smooth(frames=3))
+    assert table.read_text() == "frame,time_us\n0,0\n1,1000\n2,2000\n"
+    path.unlink()
+    with pytest.raises(FileExistsError, match=r"out.times.csv is there already; .* overwrite=True"):
+        write(path, smooth())
+    with pytest.raises(KeyError):
+        write(path, stopped(2, KeyError()), overwrite=True)
+    assert table.read_text().count("\n") == 4  # that of before
+    write(path, smooth(frames=2), overwrite=True)
+    assert table.read_text() == "frame,time_us\n0,0\n1,1000\n"
+    table.write_text("mine\n")
+    with pytest.raises(FileExistsError, match=r"out.times.csv is not of a film; choose another name"):
+        write(path, smooth(), overwrite=True)
+    assert table.read_text() == "mine\n"
+    for other in (tmp_path / "out.gif", tmp_path / "out"):
+        write(other, smooth())
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out", "out.gif", "out.mp4", "out.times.csv"]

@@ -87,12 +87,13 @@ class Options:
     """How to read, where the file leaves a choice."""
 
     sensor: tuple[int, int] | None = None
-    """(height, width), for formats that do not tell; others must agree with it."""
+    """Rows and columns of the sensor, for files that do not tell; where a file does, they must agree.
+    Default: as the file tells."""
     camera: int | None = None
-    """Which camera, for files that hold several, from 0."""
+    """Which camera, counted from 0, of a file with several. Default: the only one."""
     repair: bool = False
-    """Leave out events outside the sensor or before time 0, sort by time, end before a record that is not
-    whole, and warn of what was done."""
+    """Mend a faulty file while reading: leave out events beside the sensor or before time 0, sort by time,
+    stop before a record that is cut short; and tell what was done."""
 
 
 Packet = Header | Events | Frames | Triggers | Signal | Imu | Unread

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import ppln
-from ppln.options import HELP, POSITION, Help, ask
+from ppln.options import HELP, POSITION, Help, ask, command
 
 _ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -23,10 +23,11 @@ def main() -> None:
     debug = "--debug" in words
     name, *arguments = [word for word in words if word != "--debug"] or ["--help"]
     if name in HELP:
-        print("usage: ppln COMMAND [--help] [--debug], or ppln --version\n")
+        print("usage: ppln COMMAND [OPTIONS]\n")
         for command, (what, _) in _COMMANDS.items():
             print(f"  {command:19}{what}")
-        print("\nErrors are one line; with --debug, also where they arose.")
+        print("\n`ppln COMMAND --help` tells the options of a command, and `ppln --version` the version.")
+        print("An error is one line; with --debug, it also tells where in the code it arose.")
     elif name == "--version":
         print(f"ppln {ppln.__version__}")
     elif name not in _COMMANDS:
@@ -301,16 +302,11 @@ def _deblur(arguments: list[str]) -> None:
 
 
 def _prepare(words: list[str]) -> None:
-    what, *arguments = words or ["--help"]
-    if what in HELP:
-        print("usage: ppln prepare hqf --raw DIR [--out data/hqf] [OPTIONS] [--help]")
-        print("       ppln prepare recordings --raw PATH ... --out DIR [OPTIONS] [--help]")
-        return
-
     from ppln.datasets import hqf
     from ppln.datasets.prepare import Done, Summary, prepare
     from ppln.events.io import printable
 
+    what, *arguments = words or ["--help"]
     cores = os.cpu_count() or 1
 
     def report(done: Done, number: int, total: int) -> None:
@@ -376,6 +372,10 @@ def _prepare(words: list[str]) -> None:
         close(prepare(raw, out, frames_per_blur=frames_per_blur, progress=report, **options), out, verify)
 
     commands: dict[str, Callable[..., None]] = {"hqf": of_hqf, "recordings": of_recordings}
+    if what in HELP:
+        helps = [command(of, f"ppln prepare {n}", positional=False).help() for n, of in commands.items()]
+        print("\n\n".join(helps))
+        return
     if what not in commands:
         raise ValueError(f"there is nothing to prepare called {what!r}; there are: {', '.join(commands)}")
     _parse(commands[what], f"prepare {what}", arguments, positional=False)
@@ -387,6 +387,21 @@ def _demo(arguments: list[str]) -> None:
     options = _parse(demo.Demo, "demo", arguments)
     print(demo.text(demo.run(options)))
     print(f"wrote {options.out / 'demo.html'}: open it in a browser")
+
+
+def _models(arguments: list[str]) -> None:
+    from ppln.models import zoo
+
+    def models(name: Annotated[str | None, POSITION] = None) -> None:
+        """List the networks there are. A name begins with what the network is for: deblur, steering or pose.
+
+        Args:
+            name: Print all that is known of this network: what it takes and gives, its options, how it was
+                trained, its metrics. Default: list them all.
+        """
+        print(zoo.listing() if name is None else zoo.card(name).markdown())
+
+    _parse(models, "models", arguments)
 
 
 def _info(arguments: list[str]) -> None:
@@ -503,9 +518,15 @@ def _train(words: list[str]) -> None:
 
     task, *options = words or ["--help"]
     if task in HELP:
-        print("usage: ppln train TASK [--recipe NAME] [--config FILE] [--resume] [OPTIONS] [--help]\n")
+        print("usage: ppln train TASK [OPTIONS]\n")
+        print(
+            "Train a network, or go on with a training (--resume). A recipe is a set of settings, chosen by"
+        )
+        print(
+            "--recipe NAME; `ppln train TASK --recipe NAME --help` lists them all, and how to change them.\n"
+        )
         for task in recipes.RECIPES:
-            print(f"{task}, by recipe:")
+            print(f"Recipes of the task {task}:")
             for name, line in recipes.describe(task):
                 print(f"  {name:24}{line}")
         return
@@ -546,9 +567,11 @@ def _reproduce(words: list[str]) -> None:
 
     name, *options = words or ["--help"]
     if name in HELP:
-        print("usage: ppln reproduce STUDY [--out DIR] [--minutes N] [OPTIONS] [--help]\n")
+        print("usage: ppln reproduce STUDY [OPTIONS]\n")
+        print("Train and evaluate all methods that a study compares, each a row of its tables.")
+        print("`ppln reproduce STUDY --help` lists the options.\n")
         for study, about in STUDIES.items():
-            print(f"{study}, by row:")
+            print(f"Rows of the study {study}:")
             for row in about.rows:
                 print(f"  {row.key:24}{row.title}")
         return
@@ -632,16 +655,17 @@ def _export(arguments: list[str]) -> None:
 
 
 _COMMANDS = {
-    "demo": ("a blurry recording made sharp, as a page to look at", _demo),
-    "deblur": ("a sharp film of a recording's blurry frames", _deblur),
-    "prepare": ("recordings into windows to train and evaluate deblurring on", _prepare),
-    "train": ("train a network for deblurring, steering or pose; or go on with a run", _train),
-    "evaluate": ("metrics of a trained network on a data set, into files", _evaluate),
-    "compare": ("two methods over seeds: intervals and paired tests", _compare),
-    "reproduce": ("the study behind docs/results.md: all rows and seeds, in portions", _reproduce),
-    "export": ("a trained network as one small file, ONNX or torch.export", _export),
-    "info": ("what is in a recording, as text and as a picture", _info),
-    "convert-recording": ("any known format into one HDF5 layout", _convert),
-    "simulate": ("what an event camera would have recorded of a video", _simulate),
-    "bench": ("time and memory of the node, a layer or a network against their alternatives", _bench),
+    "demo": ("see what it does: a simulated blurry recording made sharp, as a page to open", _demo),
+    "deblur": ("make a sharp film of a recording's blurry frames", _deblur),
+    "info": ("tell what is in a recording, as text and as a picture", _info),
+    "convert-recording": ("write a recording of any known format as one HDF5 file", _convert),
+    "simulate": ("write what an event camera would have recorded of a video", _simulate),
+    "models": ("list the networks there are, or tell all about one", _models),
+    "prepare": ("cut recordings into samples to train and evaluate deblurring on", _prepare),
+    "train": ("train a network for deblurring, steering or pose, or go on with a training", _train),
+    "evaluate": ("measure how good a network is on data whose truth is known", _evaluate),
+    "compare": ("tell how far two methods differ, and how certain that is", _compare),
+    "export": ("write a trained network as one file, for ppln, ONNX or torch.export", _export),
+    "reproduce": ("train and evaluate all that docs/results.md compares, in portions", _reproduce),
+    "bench": ("time layers and networks, and their memory, against the alternatives", _bench),
 }

@@ -61,7 +61,10 @@ def _decoder(out_channels: int) -> list[nn.Module]:
 
 
 class PoseCalabrese(nn.Module):
-    """The plain network of the DHP19 data set on the most recent frame, x [B, 1, H, W]. It ignores t."""
+    """The plain network of the DHP19 data set, on the most recent frame alone. It ignores t.
+
+    x [B, 1, H, W]
+    """
 
     first_time = 0  # of those that t may be; -1 for the authors' checkpoints
 
@@ -75,7 +78,7 @@ class PoseCalabrese(nn.Module):
 
 
 class PoseCalabreseMod(nn.Module):
-    """The same on ten frames: ten times 13 heat maps at linspace(0, 1, 10), interpolated linearly.
+    """That of DHP19 on ten frames: heat maps at ten time stamps, interpolated linearly.
 
     The maps of one time stamp lie together.
     """

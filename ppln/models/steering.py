@@ -57,7 +57,10 @@ class _Trunk(nn.Module):
 
 
 class SteeringHu(nn.Module):
-    """ResNet-32 on the most recent pair, x [B, 2, H, W] (frame, event frame). It ignores t."""
+    """ResNet-32 on the most recent frame and event frame. It ignores t.
+
+    x [B, 2, H, W]
+    """
 
     first_time = 0  # of those that t may be; -1 for the authors' checkpoints
 
@@ -72,7 +75,7 @@ class SteeringHu(nn.Module):
 
 
 class SteeringHuMod(nn.Module):
-    """ResNet-32 on all ten pairs; ten angles at linspace(0, 1, 10), interpolated linearly."""
+    """ResNet-32 on ten frames and event frames: angles at ten time stamps, interpolated linearly."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -180,9 +180,9 @@ class DeblurUNetT(UNet, Deblurrer):
 
 
 class DeblurUNet14(UNet, Deblurrer):
-    """The plain U-Net with an output for each of `frames` time stamps, linspace(0, 1, frames).
+    """The plain U-Net with an output for each of 14 time stamps, evenly spaced.
 
-    Between those it is interpolated linearly. residual: they are what to add to the blurry frame, at first
+    frames: another number of them. Between those it is interpolated linearly. residual: they are what to add to the blurry frame, at first
     nothing. balance: see Deblurrer.
     """
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -58,6 +59,19 @@ def card(name: str) -> Card:
     if _find(known(name)) is None:
         return weights.describe(name)
     return weights.load(weights_file(name))[1]
+
+
+def listing() -> str:
+    """All networks: task, name, number of parameters, whether there are trained weights, and what it is."""
+    lines = []
+    for task, names in groupby(list_models(), lambda name: name.partition("-")[0]):
+        lines += ["", f"{task:26}  parameters  weights"]
+        for name in names:
+            has = "trained" if _find(name) else "none yet" if NETWORKS[name].learns else "needs none"
+            lines.append(f"  {name:24}{weights.describe(name).parameters:>12,}  {has}")
+            lines.append(f"      {NETWORKS[name].summary}")
+    lines += ["", "PP layers have outputs that are piecewise linear functions of time, t in [0, 1]."]
+    return "\n".join(lines[1:])
 
 
 def _find(name: str) -> Path | None:

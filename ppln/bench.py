@@ -38,8 +38,8 @@ class Bench:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: on a GPU (cuda) where there is one."""
     precision: Literal["32", "tf32", "bf16"] = "32"
-    """Numbers in convolutions: 32 bits; tf32, rounded in products, and bf16, 16 bits, are faster on GPUs. For
-    the node, those of its coefficients; tf32 counts as 32."""
+    """How exactly convolutions compute: with 32 bits; or as tf32 or bf16, which is less exact, and faster on
+    GPUs. For the node, how its coefficients are stored; tf32 counts as 32."""
     channels_last: bool = False
     """Keep the channels of a pixel together in memory."""
     batch: int | None = None

@@ -24,6 +24,7 @@ def main() -> None:
     name, *arguments = [word for word in words if word != "--debug"] or ["--help"]
     if name in HELP:
         print("usage: ppln COMMAND [OPTIONS]\n")
+        print("Networks for event cameras: sharp films of blurry recordings, steering, pose.\n")
         for command, (what, _) in _COMMANDS.items():
             print(f"  {command:19}{what}")
         print("\n`ppln COMMAND --help` tells the options of a command, and `ppln --version` the version.")
@@ -167,7 +168,7 @@ def _deblur(arguments: list[str]) -> None:
         network: str = "deblur-ppln-head-small",
         frame: Path | None = None,
         events: Path | None = None,
-        exposure_us: tuple[int, int] | None = None,
+        exposure_us: Annotated[tuple[int, int] | None, "BEGIN END"] = None,
         frames: tuple[int, ...] | None = None,
         fps: float | None = None,
         play_fps: float = 25.0,
@@ -180,22 +181,23 @@ def _deblur(arguments: list[str]) -> None:
         reading: Options = as_they_are,
     ) -> None:
         """Make a film of sharp frames out of the blurry frames of a recording and the events that fell into
-        their exposures.
+        their exposures. For example: ppln deblur recording.aedat4 -o sharp.mp4
 
         Args:
             recording: A recording with events and frames: a file, or a folder. `ppln info` tells what is in
                 it.
-            out: The film to write: .mp4, .gif, or a folder, for PNG files. Beside an .mp4 goes a .csv with
-                the time of each frame. Default: none, where --compare is given.
-            compare: Also write this film: the blurry frames beside the sharp ones. Default: none.
-            edi: In the film of --compare, also show what EDI makes, which needs no training.
-            network: The network to use: a name that `ppln models` lists, a .safetensors file of
-                `ppln export`, a checkpoint, or a run's folder.
+            out: The film to write, film.mp4, with the times of its frames in film.times.csv; or film.gif; or
+                a folder, for PNG files. Default: none, but then --compare must be given.
+            compare: The film to write in which the blurry frames are beside the sharp ones. Default: none.
+            edi: Show the frames of EDI, too, in the film of --compare: a method that is not learnt, but
+                integrates the events.
+            network: The network to use: a name that `ppln models` lists, the folder of a training or of one
+                of its checkpoints, or a .safetensors file of `ppln export`.
             frame: Instead of a recording, one blurry picture; it needs --events and --exposure-us. Default:
                 none.
             events: The recording whose events belong to --frame. Default: none.
-            exposure_us: When an exposure begins and ends, in us after the time stamp of its frame; with
-                --frame, in us as the recording counts. Default: as the file tells.
+            exposure_us: When an exposure begins and ends, in microseconds after the time stamp of its frame;
+                with --frame, on the clock of the recording. Default: as the file tells.
             frames: Only these blurry frames, counted from 0. Default: all.
             fps: Sharp frames per second of the recorded scene, but at least one for each blurry frame.
                 Default: 14 for each blurry frame.
@@ -515,6 +517,7 @@ def _simulate(arguments: list[str]) -> None:
 
 def _train(words: list[str]) -> None:
     from ppln.engine import recipes
+    from ppln.tasks import TASKS
 
     task, *options = words or ["--help"]
     if task in HELP:
@@ -526,7 +529,7 @@ def _train(words: list[str]) -> None:
             "--recipe NAME; `ppln train TASK --recipe NAME --help` lists them all, and how to change them.\n"
         )
         for task in recipes.RECIPES:
-            print(f"Recipes of the task {task}:")
+            print(f"Recipes of the task {task}: {TASKS[task].__doc__}")
             for name, line in recipes.describe(task):
                 print(f"  {name:24}{line}")
         return
@@ -641,10 +644,11 @@ def _export(arguments: list[str]) -> None:
         """Write a trained network as one file.
 
         Args:
-            network: A run's folder, one of its checkpoints, or a .safetensors file that this command wrote.
+            network: The folder of a training or of one of its checkpoints, or a .safetensors file that this
+                command wrote.
             out: The file to write: .safetensors, which ppln reads, .onnx, or .pt2, of torch.export.
             dtype: The type of the weights in a .safetensors file; 16 bits make it half as large.
-            ema: Take the running average of the weights, where the run kept one.
+            ema: Take the running average of the weights, where the training kept one (`ppln train --ema`).
             overwrite: Replace a file that exists.
         """
         made = export(network, out, dtype=dtype, ema=ema, overwrite=overwrite)

@@ -61,7 +61,7 @@ class Demo:
     out: Path = Path("out")
     """The folder to write demo.html to, with two films, two pictures and metrics.json."""
     scene: int = 42
-    """Number of the made scene, 0 to 9999; no network was trained on any of them."""
+    """Number of the simulated scene, 0 to 9999; no network was trained on any of them."""
     height: int = 180
     """Rows of a picture, in pixels."""
     width: int = 240

@@ -150,8 +150,8 @@ class Command(NamedTuple):
         lines = [f"usage: {' '.join([self.name, *usage, *rest])}", ""]
         lines += [*textwrap.wrap(self.about, width), ""]
         lines += _rows([option for option in self.options if option.is_position], width)
-        for section, title in self.titles.items():
-            there = [o for o in self.options if o.section == section and not o.is_position]
+        for title in dict.fromkeys(self.titles.values()):
+            there = [o for o in self.options if self.titles[o.section] == title and not o.is_position]
             lines += ["", f"{title}:", *_rows(there, width)] if there else []
         return "\n".join(lines).replace("\n\n\n", "\n\n").rstrip()
 
@@ -299,7 +299,9 @@ def _rows(options: Iterable[Option], width: int) -> list[str]:
         if option.default is True:
             left = f"--[no-]{option.flag[2:]}"
         left = f"-o, {left}" if option.flag == "--out" else left
-        text = f"{option.help} {_default(option).replace(' ', _NO_BREAK)}"
+        default = _default(option)
+        text = option.help.partition(" Default: ")[0] if default else option.help
+        text = f"{text} {default.replace(' ', _NO_BREAK)}"
         if len(left) >= _COLUMN - 1:
             lines.append(f"  {left}")
             left = ""
@@ -320,4 +322,4 @@ def _default(option: Option) -> str:
     if isinstance(default, dict):
         default = tuple(f"{name}={value}" for name, value in default.items())
     values = default if isinstance(default, tuple) else (default,)
-    return f"Default: {' '.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values)}."
+    return f"Default: {' '.join(f'{v:.12g}' if isinstance(v, float) else str(v) for v in values)}."

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,6 +75,51 @@ def test_a_fused_step_holds_less_memory_than_an_eager_one(monkeypatch, tmp_path)
 def test_help_lists_the_commands(arguments, monkeypatch, capsys):
     run(monkeypatch, *arguments)
     assert "bench" in capsys.readouterr().out
+
+
+COMMANDS = [
+    *("demo", "deblur", "info", "convert-recording", "simulate", "models", "compare", "export", "bench"),
+    *("prepare", "train deblur", "train steering", "train pose", "evaluate", "evaluate deblur-edi"),
+    *("evaluate steering-ppln", "reproduce deblur"),
+]
+
+
+def rows_of_help(monkeypatch, capsys) -> dict[str, list[tuple[str, str]]]:
+    """What every command's help says: what is typed, and what it means."""
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setattr("ppln.options._WIDTH", 1000)
+    found = {}
+    for name in COMMANDS:
+        run(monkeypatch, *name.split(), "--help")
+        text = re.sub(r"\n {20,}", "   ", capsys.readouterr().out)
+        found[name] = re.findall(r"^  (\S.*?)  +(\S.*)$", text, re.MULTILINE)
+    return found
+
+
+def test_help_has_names_and_sentences(monkeypatch, capsys):
+    """Nothing of types, and what there is without an option is told: by a value, or in words."""
+    found = rows_of_help(monkeypatch, capsys)
+    assert all(found.values())
+    for name, rows in found.items():
+        for typed, text in rows:
+            told = f"ppln {name}: {typed}: {text}"
+            assert re.fullmatch(r"(-o, )?--[a-z\[][^{}]*|[A-Z]+", typed), told
+            assert re.fullmatch(r"[A-Za-z0-9].*\.", text), told
+            assert text.count("Default: ") <= 1, told
+            takes_value = " " in typed.removeprefix("-o, ")
+            assert not takes_value or text.endswith("It must be given.") or "Default: " in text, told
+            assert "None" not in re.sub(r"None: at once", "", text), told
+
+
+def test_one_flag_is_one_thing(monkeypatch, capsys):
+    values = {}
+    for rows in rows_of_help(monkeypatch, capsys).values():
+        for typed, _ in rows:
+            flag, _, value = typed.removeprefix("-o, ").replace("[no-]", "").partition(" ")
+            values.setdefault(flag, set()).add(value.removesuffix(" ..."))
+    values["--ema"] -= {""}  # to keep an average with this decay in training, or to use it
+    values["--data"] = {"|".join(sorted(values["--data"]))}  # each task has its own
+    assert {flag: of for flag, of in values.items() if len(of) > 1} == {}
 
 
 @pytest.mark.parametrize(

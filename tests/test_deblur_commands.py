@@ -21,6 +21,7 @@ from ppln.cli import main
 from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events import Events, Frames, Recording
 from ppln.events.io import native
+from ppln.report.film import GAP, LABEL
 
 SIZE = (48, 64)
 SMALL = ["--height", "32", "--width", "32", "--textures", "scikit-image", "--device", "cpu"]
@@ -69,6 +70,22 @@ def test_a_recording_becomes_a_film(blurry, recording, monkeypatch, tmp_path, ca
     assert re.search(
         r"the mean of 14 frames over an exposure is within [\d.e-]+ / 255 of the blurry one", said
     )
+
+
+def test_edi_as_a_third_panel(blurry, monkeypatch, tmp_path):
+    out = ["-o", tmp_path / "sharp", "--compare", tmp_path / "beside", "--fps", "4"]
+    run(monkeypatch, "deblur", blurry, *out, "--edi")
+    run(monkeypatch, "deblur", blurry, "-o", tmp_path / "edi", "--fps", "4", "--network", "deblur-edi")
+    whole, sharp, edi = (
+        imageio.imread(next((tmp_path / name).iterdir())) for name in ("beside", "sharp", "edi")
+    )
+    side, gap = 2 * SIZE[1], GAP
+    assert whole.shape == (LABEL + 2 * SIZE[0], 3 * side + 2 * gap)
+    panels = [whole[LABEL:, k * (side + gap) :][::2, :side:2] for k in range(3)]
+    assert (panels[1] == edi).all()
+    assert (panels[2] == sharp).all()
+    with pytest.raises(SystemExit, match="--edi needs --compare FILM"):
+        run(monkeypatch, "deblur", blurry, "-o", tmp_path / "film.mp4", "--edi")
 
 
 def test_exposures_beyond_the_recording_are_noted(blurry, recording, monkeypatch, tmp_path, capsys):
@@ -146,6 +163,9 @@ def test_a_picture_and_its_events(blurry, recording, monkeypatch, tmp_path):
     given = ["--frame", tmp_path / "img.png", "--events", blurry, "--exposure-us", "0", "520000"]
     run(monkeypatch, "deblur", *given, "-o", tmp_path / "film.mp4", "--fps", "50", "--network", "deblur-edi")
     assert frames_of(tmp_path / "film.mp4") == 26
+    first, *times = (tmp_path / "film.times.csv").read_text().split()
+    assert first == "frame,time_us"
+    assert times == [f"{k},{20_000 * k}" for k in range(26)]
 
 
 def bad(recording: Recording, path: Path, **changes) -> Path:
@@ -382,3 +402,16 @@ def test_nothing_to_train(monkeypatch):
 def test_help_of_what_has_more_words(command, monkeypatch, capsys):
     run(monkeypatch, command, "--help")
     assert f"usage: ppln {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("prepare", ["--raw", "--frames-per-blur", "--partial"]),
+        ("evaluate", ["--split", "--like", "--limit"]),
+    ],
+)
+def test_help_has_the_options(command, options, monkeypatch, capsys):
+    run(monkeypatch, command, "--help")
+    said = capsys.readouterr().out
+    assert all(f"  {option} " in said for option in options)

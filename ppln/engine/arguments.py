@@ -40,8 +40,8 @@ class Invocation:
     """Named settings to begin with; `ppln train --help` lists them. Default: small, or with --resume those of
     the run."""
     config: Path | None = None
-    """A file of settings, .yaml or .json, such as a run's config.yaml; they replace those of the recipe.
-    Default: none."""
+    """A file of settings, .yaml or .json, such as the config.yaml of another run; they replace those of the
+    recipe. Default: none."""
     resume: bool = False
     """Go on with the run in --out, from its newest checkpoint."""
 
@@ -102,7 +102,9 @@ def _command(task: str, start: Invocation, base: Train) -> Command:
             run: What is written down.
         """
 
-    about = f"Train a network for {task}. Defaults are those of the recipe, the file or the run."
+    origin = f"the recipe {start.recipe}" if start.recipe else "the run"
+    origin += f" and of {start.config}" if start.config else ""
+    about = f"Train a network for the task {task}. The defaults are those of {origin}."
     asked = command(sections, f"ppln train {task}", about)
     options = [
         o._replace(name="network") if o.section == "model" and o.name == "name" else o for o in asked.options

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ppln.engine import config
 from ppln.engine.config import Train
@@ -28,10 +28,10 @@ class Reproduce:
     seeds: tuple[int, ...] = (0, 1, 2)
     """Train each row once with each of these seeds of random numbers. What has nothing to train is evaluated
     once."""
-    windows: tuple[str, ...] = ()
-    """More data to test on, each as NAME=FOLDER, a folder that `ppln prepare` wrote. Default: none."""
-    rates: tuple[str, ...] = ()
-    """Other learning rates than the study's, each as ROW=RATE. Default: none."""
+    windows: Annotated[tuple[str, ...], "NAME=FOLDER ..."] = ()
+    """More data to test on: folders that `ppln prepare` wrote, each with a name. Default: none."""
+    rates: Annotated[tuple[str, ...], "ROW=RATE ..."] = ()
+    """Other learning rates than the study's. Default: none."""
     steps: int | None = None
     """Updates of the weights in a training. Default: as the study has it."""
     batch: int | None = None
@@ -51,8 +51,8 @@ class Reproduce:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: on a GPU (cuda) where there is one."""
     precision: Literal["32", "tf32", "bf16"] | None = None
-    """Numbers in trainings: 32 bits; tf32, rounded in products, and bf16, 16 bits, are faster on GPUs.
-    Evaluation has 32, on GPUs tf32. Default: as the study has it."""
+    """How exactly trainings compute, as in `ppln train`. Evaluation has 32, on GPUs tf32. Default: as the
+    study has it."""
     overwrite: bool = False
     """Do rows anew that were done with other settings. Otherwise these are an error."""
 

@@ -43,8 +43,8 @@ class Model:
     """Options of the network, such as width=8 segments=6; they are added to those of the recipe. Default:
     none."""
     weights: Path | None = None
-    """Begin with these trained weights: a .safetensors file, a checkpoint's folder, or a run's. Default:
-    begin with random weights."""
+    """Begin with these trained weights: a .safetensors file, or the folder of a training or of a checkpoint.
+    Default: begin with random weights."""
 
     def __post_init__(self) -> None:
         _settle(self)
@@ -129,14 +129,15 @@ class Machine:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: on a GPU (cuda) where there is one."""
     devices: int = 1
-    """Processes on each machine, one for each GPU."""
+    """Processes on each machine; on GPUs, one for each."""
     nodes: int = 1
-    """Machines."""
+    """How many machines share the work; docs/howto-train.md tells how they are started."""
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     """How several processes share the work. ddp: each has all weights; fsdp: weights are spread over them.
     auto: ddp."""
     precision: Literal["32", "tf32", "bf16"] = "32"
-    """Numbers in the network: 32 bits; tf32, rounded in products, and bf16, 16 bits, are faster on GPUs."""
+    """How exactly the network computes: with 32 bits; or as tf32 or bf16, which is less exact, and faster on
+    GPUs."""
     compile: bool = False
     """Run the network through torch.compile: slow to start, then faster."""
     channels_last: bool = False
@@ -159,16 +160,16 @@ class Run:
     """The run's folder, and what is written to it when."""
 
     out: Path = Path("runs/train")
-    """The folder of the run: settings, log, checkpoints, pictures."""
+    """The folder of this training, the run: its settings, log, checkpoints and pictures."""
     seed: int = 0
     """Seed of all that is random: new weights, the order of samples, what is drawn in them."""
     log_every: int = 10
-    """Steps from one line of the log to the next; on a terminal, one in 5 s at most."""
+    """Steps from one row of train.csv to the next. The log has a line of each, but one in 5 s at most."""
     validate_every: int = 500
     """Steps from one validation to the next; there is one at the end, too."""
     checkpoint_every: int = 500
-    """Steps from one checkpoint to the next; there is one at the end, too. --resume goes on from the
-    newest."""
+    """Steps from one checkpoint, a copy of all that --resume needs, to the next; there is one at the end,
+    too."""
     keep: int = 3
     """How many checkpoints to keep, the newest; the best one is kept, too."""
     pictures: bool = True

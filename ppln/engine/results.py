@@ -22,31 +22,33 @@ class Evaluate:
     """How a network is evaluated."""
 
     split: Literal["train", "val", "test"] = "test"
-    """Which samples: those to train on, to validate on or to test on."""
+    """Which samples: those for training, for validation or for testing."""
     like: Path | None = None
-    """Take the data of this run, or of this folder that `ppln evaluate` wrote: the same settings, split and
-    samples. Default: the network's own."""
+    """Evaluate on the data of this other training, or of this folder that `ppln evaluate` wrote: the same
+    settings, split and samples. Default: the network's own."""
     limit: int | None = None
     """Only so many samples, evenly spread. Default: all."""
     out: Path | None = None
-    """The folder to write to. Default: evaluation/DATA-SPLIT in the run's folder; of other networks,
-    evaluation/NAME/DATA-SPLIT here; with --like, evaluation/NAME-DATA-SPLIT in that run's folder."""
+    """The folder to write to. Default: evaluation/DATA-SPLIT, such as evaluation/scenes-test, in the folder
+    of the training; of another network, evaluation/NAME/DATA-SPLIT here; with --like,
+    evaluation/NAME-DATA-SPLIT in the folder of that training."""
     overwrite: bool = False
     """Replace results of another network, or of other data."""
     ema: bool = True
-    """Take the running average of the weights, where the run kept one."""
+    """Take the running average of the weights, where the training kept one (`ppln train --ema`)."""
     predictions: int = 64
-    """Of how many samples, the first, to keep what the network says."""
+    """Keep what the network gives for so many samples, the first, in predictions.npz."""
     batch: int = 8
     """Samples at a time."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: on a GPU (cuda) where there is one."""
     devices: int = 1
-    """Processes on each machine, one for each GPU."""
+    """Processes on each machine; on GPUs, one for each."""
     nodes: int = 1
-    """Machines."""
+    """How many machines share the work; docs/howto-train.md tells how they are started."""
     precision: Literal["32", "tf32", "bf16"] = "32"
-    """Numbers in the network: 32 bits; tf32, rounded in products, and bf16, 16 bits, are faster on GPUs."""
+    """How exactly the network computes: with 32 bits; or as tf32 or bf16, which is less exact, and faster on
+    GPUs."""
 
     def __post_init__(self) -> None:
         if self.predictions < 0:
@@ -70,12 +72,13 @@ def usage() -> str:
     """What `ppln evaluate --help` says: the options that there are for every network."""
 
     def evaluate(network: str, how: Evaluate = DEFAULTS) -> None:
-        """Measure how good a network is on data whose truth is known: prints metrics, and writes them with
-        those of each sample. `ppln evaluate NETWORK --help` also lists the settings of its data.
+        """Measure how good a network is on data whose truth is known. Prints the metrics over all samples
+        (docs/metrics.md tells what they are), and writes them, with those of each sample, to a folder.
+        `ppln evaluate NETWORK --help` also lists the settings of the data.
 
         Args:
-            network: A run's folder, a checkpoint, a .safetensors file of `ppln export`, or a name that
-                `ppln models` lists.
+            network: A name that `ppln models` lists, the folder of a training or of one of its checkpoints,
+                or a .safetensors file of `ppln export`.
             how: Options.
         """
 
@@ -97,7 +100,7 @@ def parse(source: str, words: Sequence[str]) -> Wanted:
 
         Args:
             how: Options.
-            task: The data; what is not given is as the run had it, of a file or a name as it is by default.
+            task: The data; the defaults are those of the training, or of the task.
         """
         return how, task
 

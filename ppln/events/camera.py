@@ -59,16 +59,17 @@ class EventCamera:
     """How much the threshold differs from pixel to pixel: its standard deviation, log-normal, for each
     polarity."""
     refractory_us: float = 100.0
-    """How long a pixel is blind after an event, in us."""
+    """How long a pixel is blind after an event, in microseconds."""
     leak_rate_hz: float = 0.1
     """Positive events of a pixel in constant light, per second."""
     shot_noise_hz: float = 1.0
     """Noise events of a pixel in the dark, per second, half of each polarity; a quarter as many in full
     light."""
     bandwidth_hz: float | None = 3000.0
-    """How fast a pixel follows the light: the corner frequency of its low pass. None: at once."""
+    """How fast a pixel follows the light, as the corner frequency of a low pass, in Hz. None: at once."""
     resolution_us: int = 1
-    """Step of the camera's clock, in us: a time stamp is its last tick, counted from the first frame."""
+    """Step of the camera's clock, in microseconds: a time stamp is its last tick, counted from the first
+    frame."""
     log_offset: float = 1e-3
     """Added to the light, of 0 to 1, before the logarithm, as by a dark current."""
     settled: bool = True

@@ -182,8 +182,8 @@ class DeblurUNetT(UNet, Deblurrer):
 class DeblurUNet14(UNet, Deblurrer):
     """The plain U-Net with an output for each of 14 time stamps, evenly spaced.
 
-    frames: another number of them. Between those it is interpolated linearly. residual: they are what to add to the blurry frame, at first
-    nothing. balance: see Deblurrer.
+    frames: another number of them. Between those it is interpolated linearly. residual: they are what to add
+    to the blurry frame, at first nothing. balance: see Deblurrer.
     """
 
     def __init__(

@@ -35,6 +35,8 @@ _OF_SCENES = (
 
 @dataclass(frozen=True)
 class Deblur(Task):
+    """Sharp frames, from a blurry one and its events."""
+
     name: ClassVar[str] = "deblur"
     models: ClassVar[str] = "deblur-"
     metrics: ClassVar[Mapping[str, str]] = {"psnr": "higher", "ssim": "higher", "nrmse": "lower"}
@@ -57,7 +59,7 @@ class Deblur(Task):
     times_per_sample: int = 4
     """How many sharp frames of a sample an update compares, others each time. Evaluation compares all."""
     edges: float = 0.0
-    """How much errors at edges, of differences between neighbouring pixels, count in training."""
+    """How much errors in the differences between neighbouring pixels, as at edges, count in training."""
     textures: str = "made"
     """What surfaces look like: "made", patterns made by arithmetic; "scikit-image", photographs that come
     with that package; a folder of pictures; or several, with "+" between."""

@@ -40,6 +40,8 @@ _BONES = (  # numbers of joints, in the order of datasets.synthetic.person.JOINT
 
 @dataclass(frozen=True)
 class Pose(Task):
+    """Where 13 joints of a person are, from the events of two cameras."""
+
     name: ClassVar[str] = "pose"
     models: ClassVar[str] = "pose-"
     metrics: ClassVar[Mapping[str, str]] = {

@@ -27,6 +27,8 @@ _PLOT = 260  # columns of a plot
 
 @dataclass(frozen=True)
 class Steering(Task):
+    """The angle of the steering wheel, from frames and events behind a windscreen."""
+
     name: ClassVar[str] = "steering"
     models: ClassVar[str] = "steering-"
     metrics: ClassVar[Mapping[str, str]] = {

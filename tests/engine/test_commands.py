@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -80,6 +81,51 @@ def test_weights_of_the_package(monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "wrote evaluation/steering-ppln/driving-test" in said
     assert "wrote here" in said
+
+
+def test_a_baseline_on_the_data_of_a_run(monkeypatch, capsys):
+    tiny = TINY.replace("--test-samples 5", "--test-samples 3")
+    run(monkeypatch, f"train steering {tiny} --data-seed 7 --out runs/a")
+    run(monkeypatch, "evaluate runs/a --device cpu")
+    capsys.readouterr()
+    run(monkeypatch, "evaluate steering-ppln --like runs/a --device cpu")
+    folder = Path("runs/a/evaluation/steering-ppln-driving-test")
+    said = capsys.readouterr().out
+    assert re.search(r"^rmse_deg +[\d.]+ degrees \(lower is better\)$", said, re.MULTILINE)
+    assert said.endswith(f"over 3 test samples of driving\nwrote {folder}\n")
+    run(monkeypatch, f"compare --ours {folder} --theirs runs/a/evaluation/driving-test")
+
+    # As results were found: the same split, and of its samples the same.
+    run(monkeypatch, "evaluate runs/a --device cpu --split val --limit 1 --out runs/a/evaluation/one")
+    capsys.readouterr()
+    run(monkeypatch, "evaluate steering-ppln --like runs/a/evaluation/one --device cpu")
+    assert "over 1 of 2 val samples of driving\n" in capsys.readouterr().out
+    run(monkeypatch, "compare --ours runs/a/evaluation/steering-ppln-one --theirs runs/a/evaluation/one")
+
+    fails(
+        monkeypatch,
+        "evaluate deblur-edi --like runs/a",
+        "--like is runs/a, which is of steering; give one of deb",
+    )
+    fails(monkeypatch, "evaluate deblur-edi --like runs", "--like is runs; give a run's folder, or one that")
+    fails(
+        monkeypatch, "evaluate deblur-edi --lke runs", "no option --lke; did you mean --like[?] see ppln eval"
+    )
+
+
+def test_the_networks_there_are(monkeypatch, capsys):
+    run(monkeypatch, "models")
+    said = capsys.readouterr().out
+    assert set(re.findall(r"^  (\S+) ", said, re.MULTILINE)) == set(ppln.list_models())
+    assert re.search(r"^  deblur-edi +0  needs none\n      EDI, ", said, re.MULTILINE)
+    assert re.search(r"^  steering-ppln +455,338  trained$", said, re.MULTILINE)
+    assert re.search(r"^  steering-hu +463,425  none yet$", said, re.MULTILINE)
+    assert max(map(len, said.splitlines())) <= 110
+    run(monkeypatch, "models steering-ppln")
+    assert capsys.readouterr().out.startswith("# steering-ppln\n")
+    fails(
+        monkeypatch, "models steering-pln", "there is no network 'steering-pln'; did you mean 'steering-ppln'"
+    )
 
 
 def test_results_of_something_else_are_not_overwritten(monkeypatch):

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from zipfile import is_zipfile
 
 import numpy as np
@@ -86,7 +86,7 @@ class Header:
 class Options:
     """How to read, where the file leaves a choice."""
 
-    sensor: tuple[int, int] | None = None
+    sensor: Annotated[tuple[int, int] | None, "HEIGHT WIDTH"] = None
     """Rows and columns of the sensor, for files that do not tell; where a file does, they must agree.
     Default: as the file tells."""
     camera: int | None = None

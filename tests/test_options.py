@@ -1,0 +1,173 @@
+"""Options of commands: what words are read as, what the help says, and how mistakes are told."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from ppln.options import POSITION, Help, ask, command
+
+
+@dataclass(frozen=True)
+class Reading:
+    sensor: Annotated[tuple[int, int] | None, "HEIGHT WIDTH"] = None
+    """Rows and
+    columns. Default: as the file tells."""
+    repair: bool = False
+    """Mend it."""
+
+    def __post_init__(self) -> None:
+        if self.sensor == (0, 0):
+            raise ValueError("sensor is 0 0; give a size")
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Write it
+    as another."""
+
+    source: Path
+    """The recording."""
+    out: Path
+    """The file
+    to write."""
+    kind: Literal["a", "b", 3] = "a"
+    """Which kind."""
+    gain: float = 0.5
+    """How bright."""
+    rows: tuple[str, ...] = ()
+    """Only these. Default: all."""
+    count: int | None = None
+    """How many. Default: all."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """More. Default: none."""
+    verify: bool = True
+    """Look again."""
+    reading: Reading = Reading()
+    """How it is read."""
+
+
+def given(words: str) -> Convert:
+    return ask(Convert, "ppln convert", words.split())
+
+
+def wanted(**values: Any) -> Convert:
+    return Convert(Path("in.es"), Path("out.h5"), **values)
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ("", {}),
+        ("--gain -1e-3 --count=7", {"gain": -1e-3, "count": 7}),
+        ("--count 7 --count None", {"count": None}),
+        ("--kind 3 --no-verify", {"kind": 3, "verify": False}),
+        ("--no-verify --verify --repair", {"reading": Reading(repair=True)}),
+        ("--rows x y --sensor 3 4", {"rows": ("x", "y"), "reading": Reading((3, 4))}),
+        ("--sensor 3 4 --sensor None", {}),
+        (
+            "--options a=1 b=1e2 c=true d=None e=none f=x=y",
+            {"options": {"a": 1, "b": 100.0, "c": True, "d": None, "e": "none", "f": "x=y"}},
+        ),
+    ],
+)
+def test_values(words, values):
+    assert given(f"in.es out.h5 {words}") == wanted(**values)
+
+
+def test_places_may_be_anywhere():
+    assert given("--gain 2 in.es --sensor 3 4 out.h5 --no-verify") == wanted(
+        gain=2.0, reading=Reading((3, 4)), verify=False
+    )
+    assert ask(Convert, "x", ["--source=in.es", "-o", "out.h5"], positional=False) == wanted()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--gian 3", "there is no option --gian; did you mean --gain? see ppln convert --help"),
+        ("--zzz", "there is no option --zzz; leave it out; see ppln convert --help"),
+        ("--gain x", "--gain is x; give a number; see ppln convert --help"),
+        ("--gain", "--gain has no value; give a number; see ppln convert --help"),
+        ("--gain --no-verify", "--gain has no value; give a number; see ppln convert --help"),
+        ("--count 1.5", "--count is 1.5; give a whole number; see ppln convert --help"),
+        ("--kind c", "--kind is c; give a, b or 3; see ppln convert --help"),
+        ("--sensor 3", "--sensor is 3; give 2, each a whole number; see ppln convert --help"),
+        ("--sensor 3 x", "--sensor is 3 x; give 2, each a whole number; see ppln convert --help"),
+        ("--sensor 0 0", "--sensor is 0 0; give a size"),
+        ("--options a", "--options is a; give NAME=VALUE, such as width=8; see ppln convert --help"),
+        ("--verify=1", "--verify is 1; give --verify alone, without a value; see ppln convert --help"),
+        ("more", "more is one word too many; ppln convert takes SOURCE OUT; see ppln convert --help"),
+    ],
+)
+def test_mistakes(words, message):
+    with pytest.raises(ValueError) as caught:
+        given(f"in.es out.h5 {words}")
+    assert str(caught.value) == message
+
+
+def test_what_is_missing():
+    with pytest.raises(ValueError, match=r"^OUT is missing; give a path; see ppln convert --help$"):
+        given("in.es")
+    with pytest.raises(ValueError, match=r"^--source is missing; give a path; see x --help$"):
+        ask(Convert, "x", [], positional=False)
+
+
+def test_help(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
+    with pytest.raises(Help) as told:
+        given("in.es --help")
+    assert (
+        str(told.value)
+        == """\
+usage: ppln convert SOURCE OUT [OPTIONS]
+
+Write it as another.
+
+  SOURCE                    The recording.
+  OUT                       The file to write.
+
+Options:
+  --kind a|b|3              Which kind. Default: a.
+  --gain NUMBER             How bright. Default: 0.5.
+  --rows NAME ...           Only these. Default: all.
+  --count N                 How many. Default: all.
+  --options NAME=VALUE ...  More. Default: none.
+  --[no-]verify             Look again. Default: yes.
+
+How it is read:
+  --sensor HEIGHT WIDTH     Rows and columns. Default: as the file
+                            tells.
+  --repair                  Mend it."""
+    )
+
+
+def test_a_function():
+    def run(
+        recording: Annotated[Path | None, POSITION] = None, *, out: Path | None = None, fps: float = 25.0
+    ) -> tuple:
+        """Make a film.
+
+        Args:
+            recording: A recording: a file,
+                or a folder. Default: none.
+            out: The film.
+        """
+        return recording, out, fps
+
+    assert ask(run, "x", ["--fps", "2"]) == (None, None, 2.0)
+    assert ask(run, "x", ["-o", "a", "b"]) == (Path("b"), Path("a"), 25.0)
+    text = command(run, "x").help()
+    assert text.startswith("usage: x [RECORDING] [OPTIONS]\n\nMake a film.\n\n  RECORDING ")
+    assert "A recording: a file, or a folder. Default: none.\n" in text
+    assert "  -o, --out PATH            The film.\n" in text
+    # A value that is there stands for what there would be without it.
+    run.__defaults__ = (Path("a"),)
+    assert "A recording: a file, or a folder. Default: a.\n" in command(run, "x").help()
+
+
+def test_options_of_others_are_skipped():
+    asked = command(Reading, "x")
+    words = ["--gain", "3", "x", "--repair", "--more", "--sensor", "3", "4"]
+    assert asked.given(words, others=True) == {"": {"sensor": (3, 4), "repair": True}}

@@ -49,6 +49,7 @@ class Option(NamedTuple):
     help: str
     value: str  # what stands for it in the help
     is_position: bool = False
+    is_optional: bool = False  # None is a value of it
 
     @property
     def flag(self) -> str:
@@ -63,7 +64,7 @@ class Option(NamedTuple):
 
     def read(self, words: Sequence[str]) -> Any:
         try:
-            return None if list(words) == ["None"] else _read(self.kind, words)
+            return None if self.is_optional and list(words) == ["None"] else _read(self.kind, words)
         except ValueError:
             told = f"is {' '.join(words)}" if words else "has no value"
             raise ValueError(f"{self.flag} {told}; give {_wanted(self.kind)}") from None
@@ -189,13 +190,14 @@ def _option(
     notes: tuple[Any, ...] = ()
     if get_origin(kind) is Annotated:
         kind, *notes = get_args(kind)  # type: ignore[assignment]
-    if get_origin(kind) in (Union, UnionType):
+    is_optional = get_origin(kind) in (Union, UnionType)
+    if is_optional:
         (kind,) = (member for member in get_args(kind) if member is not NoneType)
     is_position = POSITION in notes or (positional and default is MISSING)
     value = next(
         (note for note in notes if isinstance(note, str)), name.upper() if is_position else _value(kind)
     )
-    return Option(section, name, kind, default, texts.get(name, ""), value, is_position)
+    return Option(section, name, kind, default, texts.get(name, ""), value, is_position, is_optional)
 
 
 def _parameters(what: Any) -> dict[str, Any]:

@@ -89,6 +89,7 @@ def test_places_may_be_anywhere():
         ("--gian 3", "there is no option --gian; did you mean --gain? see ppln convert --help"),
         ("--zzz", "there is no option --zzz; leave it out; see ppln convert --help"),
         ("--gain x", "--gain is x; give a number; see ppln convert --help"),
+        ("--gain None", "--gain is None; give a number; see ppln convert --help"),
         ("--gain", "--gain has no value; give a number; see ppln convert --help"),
         ("--gain --no-verify", "--gain has no value; give a number; see ppln convert --help"),
         ("--count 1.5", "--count is 1.5; give a whole number; see ppln convert --help"),

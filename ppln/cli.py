@@ -539,7 +539,7 @@ def _train(words: list[str]) -> None:
 
     settings, start = arguments.parse(task, options)
 
-    trained = train(settings, resume=start.resume)
+    trained = train(settings, resume=start.resume, from_start=start.from_start)
     if trained.first:
         values = ", ".join(f"{name} {value:.4g}" for name, value in trained.metrics.items())
         print(f"done: {trained.step} steps in {trained.out}; validation: {values}")

@@ -27,7 +27,7 @@ import ppln
 from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events import Events
 from ppln.events.io import require
-from ppln.files import make_folder
+from ppln.files import alone, make_folder
 from ppln.models.deblurrer import BINS, Deblurrer
 from ppln.models.edi import DeblurEDI
 from ppln.models.tiles import Encoded
@@ -139,6 +139,11 @@ def _run(demo: Demo, networks: Networks | None) -> dict[str, Any]:
     _check(networks)
     _check_folder(demo.out)
     make_folder(demo.out)
+    with alone(demo.out):
+        return _make(demo, networks, watch)
+
+
+def _make(demo: Demo, networks: Networks, watch: _Watch) -> dict[str, Any]:
     if not (demo.out / PAGE).exists():  # the mark of a demo's folder, also of one that is interrupted
         (demo.out / PAGE).write_text("This demo is not finished.\n")
     with watch("recording"):

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,15 +59,21 @@ def alone(out: Path) -> Iterator[None]:
     """
     import fcntl  # only Unix has it
 
+    path = out / ".lock"
     try:
-        lock = open(out / ".lock", "w")  # noqa: SIM115
+        # Whatever has this name, a link or a pipe, is neither followed nor emptied nor waited for.
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
+        if path.is_symlink():
+            raise OSError(f"{path} is a link, which is not followed; delete it") from None
         raise OSError(
             f"out is {out}, where nothing can be written ({error.strerror}); give another place"
         ) from None
-    with lock as file:
+    try:
+        if not stat.S_ISREG(os.fstat(lock).st_mode):
+            raise OSError(f"{path} is no plain file; delete it")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
                 f"out is {out}, where another run is at work; wait until it has ended, or give another folder"
@@ -75,6 +82,8 @@ def alone(out: Path) -> Iterator[None]:
             if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                 raise  # else the file system has no locks, and it is left to those who start two
         yield
+    finally:
+        os.close(lock)
 
 
 def sync(path: Path) -> None:

@@ -11,13 +11,14 @@ from torch import nn
 from ppln import create_model, demo, list_models
 from ppln.demo import SAMPLES, Demo
 from ppln.events.video import read_video
+from ppln.files import alone
 from ppln.metrics import psnr, to_uint8
 from ppln.models.deblurrer import Deblurrer
 from ppln.models.edi import DeblurEDI
 from ppln.models.layout import repeat
 from ppln.nn import PPConv2d
 
-FILES = {"demo.html", *demo.FILES}
+FILES = {".lock", "demo.html", *demo.FILES}
 
 
 class Head(Deblurrer):
@@ -140,6 +141,13 @@ def test_one_that_was_interrupted_is_made_again(tmp_path, monkeypatch):
     assert (tmp_path / "sharp.mp4").exists()
     demo.run(small(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == FILES
+
+
+def test_two_do_not_share_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "shipped", list)
+    with alone(tmp_path), pytest.raises(ValueError, match="where another run is at work"):
+        demo.run(small(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_without_networks(tmp_path, monkeypatch):

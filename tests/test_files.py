@@ -103,6 +103,36 @@ def test_one_that_was_killed_hinders_nobody(tmp_path):
         pass
 
 
+@pytest.mark.parametrize("there", ["file", "folder", "nothing"])
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path, there):
+    victim, out = tmp_path / "victim", tmp_path / "out"
+    out.mkdir()
+    if there == "file":
+        victim.write_text("what I wrote")
+    elif there == "folder":
+        victim.mkdir()
+    (out / ".lock").symlink_to("../victim")
+    refused = pytest.raises(OSError, match=rf"{out / '.lock'} is a link, which is not followed; delete it$")
+    with refused, alone(out):
+        pytest.fail("begun")
+    assert victim.exists() == (there != "nothing")
+    assert there != "file" or victim.read_text() == "what I wrote"
+
+
+def test_a_file_in_place_of_the_lock_is_not_emptied(tmp_path):
+    (tmp_path / ".lock").write_text("what I wrote")
+    with alone(tmp_path):
+        pass
+    assert (tmp_path / ".lock").read_text() == "what I wrote"
+
+
+def test_a_pipe_in_place_of_the_lock_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / ".lock")
+    command = [sys.executable, "-c", HOLDS, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert f"OSError: {tmp_path / '.lock'} is no plain file; delete it" in done.stderr
+
+
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / ".lock").mkdir()  # as on a disk that can only be read; root may write anywhere else
     message = rf"out is {tmp_path}, where nothing can be written \(Is a directory\); give another place"

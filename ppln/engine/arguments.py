@@ -44,6 +44,8 @@ class Invocation:
     recipe. Default: none."""
     resume: bool = False
     """Go on with the run in --out, from its newest checkpoint."""
+    from_start: bool = False
+    """With --resume: where there is no checkpoint to go on from, begin at step 0 again."""
 
 
 def parse(task: str, words: Sequence[str]) -> tuple[Train, Invocation]:
@@ -69,6 +71,8 @@ def parse(task: str, words: Sequence[str]) -> tuple[Train, Invocation]:
         before = _run(out, task)
         if start.recipe is None:
             values = plain(before)
+    elif start.from_start:
+        raise ValueError("--from-start is for a run to --resume; add that, or leave it out")
     else:
         start = replace(start, recipe=start.recipe or "small")
     base = built(Train, merge(values, file))

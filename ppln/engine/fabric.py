@@ -8,14 +8,18 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed, nn
 
+from ppln import files
 from ppln.engine.config import Machine
+
+T = TypeVar("T")
 
 
 def make_fabric(machine: Machine) -> Any:
@@ -59,6 +63,33 @@ def launch(machine: Machine) -> Any:
     fabric = make_fabric(machine)
     fabric.launch()
     return fabric
+
+
+def first(fabric: Any, act: Callable[[], T]) -> T:
+    """What the first process does alone, for all: its result, or its error."""
+    result: Any = None
+    if fabric.is_global_zero:
+        try:
+            result = act()
+        except (OSError, ValueError) as error:
+            result = error
+    result = fabric.broadcast(result)
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+@contextmanager
+def holding(fabric: Any, out: Path) -> Iterator[None]:
+    """`files.alone` for all processes of a run: the first one makes the folder, if need be, and holds it."""
+    with ExitStack() as held:
+
+        def hold() -> None:
+            files.make_folder(out)
+            held.enter_context(files.alone(out))
+
+        first(fabric, hold)
+        yield
 
 
 def leave(message: str, code: int) -> None:

@@ -7,6 +7,7 @@ Dimensions: B samples of one batch in one process.
 """
 
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -78,7 +79,8 @@ class Feed(Dataset[Batch]):
     """The batches of a run, in order: iterate over it. Item i is part i % accumulate of step i // accumulate.
 
     On a GPU a thread makes them ahead of time, on a stream of its own; on a CPU `workers` processes do, or,
-    if there are none, they are made when they are asked for.
+    if there are none, they are made when they are asked for. So they are, too, once a worker is lost: a step
+    that was begun can be ended, and saved.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Feed(Dataset[Batch]):
         self.items = range(steps.start * order.parts, steps.stop * order.parts)
         self.device = device
         self.waited_s = 0.0  # until batches were there, so far
+        self.lost: str | None = None  # why workers make no more of them
 
     def __len__(self) -> int:
         return len(self.items)
@@ -106,7 +109,7 @@ class Feed(Dataset[Batch]):
             yield self.task.batch(part, torch.tensor(positions), self.order.seed)
 
     def __iter__(self) -> Generator[Batch, None, None]:
-        batches = iter(self._made_ahead() if self.device.type == "cuda" else self._loader())
+        batches = iter(self._made_ahead() if self.device.type == "cuda" else self._loaded())
         while True:
             start = time.perf_counter()
             batch = next(batches, None)
@@ -115,13 +118,30 @@ class Feed(Dataset[Batch]):
                 return
             yield batch
 
-    def _loader(self) -> Iterable[Batch]:
-        options: dict[str, Any] = {"num_workers": self.workers, "collate_fn": _as_it_is}
+    def _loaded(self) -> Iterator[Batch]:
+        made = 0
         if self.workers:
-            options["prefetch_factor"] = 2
+            try:
+                loader = self._loader()  # kept to the end: to end workers may take seconds
+                for batch in loader:
+                    made += 1
+                    yield batch
+            except Exception as error:  # if it is not the workers', it is raised again below
+                self.lost = str(error).strip().rpartition("\n")[2] or repr(error)
+        yield from (self[item] for item in self.items[made:])
+
+    def _loader(self) -> Iterator[Batch]:
+        options: dict[str, Any] = {"num_workers": self.workers, "prefetch_factor": 2, "collate_fn": _as_it_is}
         # A generator of its own: the loader draws a number, which must not come from the run's.
         generator = torch.Generator()
-        return DataLoader(self, batch_size=None, sampler=self.items, generator=generator, **options)
+        loader = DataLoader(self, batch_size=None, sampler=self.items, generator=generator, **options)
+        before = signal.getsignal(signal.SIGCHLD) or signal.SIG_DFL
+        batches = iter(loader)
+        if threading.current_thread() is threading.main_thread():
+            # Else a worker's death would raise an error in the middle of anything, such as an update of the
+            # weights. The loader looks for it, too, while it waits.
+            signal.signal(signal.SIGCHLD, before)
+        return batches
 
     def _made_ahead(self) -> Iterator[Batch]:
         stream = torch.cuda.Stream(self.device)

@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -152,7 +153,8 @@ class Log:
         except OSError as error:
             if not self._has_reported:
                 self._has_reported = True
-                sys.stderr.write(f"ppln: {error}; training goes on, but its log will have gaps\n")
+                with suppress(OSError):  # of a terminal that is closed
+                    sys.stderr.write(f"ppln: {error}; training goes on, but its log will have gaps\n")
 
 
 class _Silent(Log):

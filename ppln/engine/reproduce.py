@@ -35,7 +35,7 @@ from ppln.engine import config, portions
 from ppln.engine.budget import Reproduce, common, deciding, of_samples, train_settings
 from ppln.engine.config import Machine, Train
 from ppln.engine.evaluate import describe, evaluate, write
-from ppln.engine.fabric import make_fabric
+from ppln.engine.fabric import holding, make_fabric
 from ppln.engine.feed import Held, Make, maker
 from ppln.engine.log import Log
 from ppln.engine.portions import Plain
@@ -270,10 +270,12 @@ class Runner:
         gc.collect()  # what the last training had on the GPU is free, also if it failed
         if fabric.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        loop = _Timed(settings, fabric, resume, *self._samples(settings, fabric.device))
-        loop.deadline = self.deadline
         try:
-            loop.run()
+            with holding(fabric, folder):
+                samples = self._samples(settings, fabric.device)
+                loop = _Timed(settings, fabric, resume, *samples, from_start=resume)
+                loop.deadline = self.deadline
+                loop.run()
         except Interrupted as error:
             if loop.out_of_time:
                 raise OutOfTime from None

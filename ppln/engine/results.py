@@ -10,9 +10,8 @@ from ppln.engine import compare, config, portions
 from ppln.engine.arguments import refuse_idle
 from ppln.engine.config import Machine
 from ppln.engine.evaluate import Evaluation, as_json, describe, evaluate, write
-from ppln.engine.fabric import launch
+from ppln.engine.fabric import holding, launch
 from ppln.engine.trained import Network, find, home, unit
-from ppln.files import make_folder
 from ppln.options import HELP, command
 from ppln.tasks import TASKS, Task
 
@@ -142,11 +141,10 @@ def evaluate_network(
     folder = how.out or _folder(network, task, how)
     about |= {"limit": how.limit, "precision": how.precision}
     source = task.source(how.split)  # errors of data that are not there come first
-    if not how.overwrite:
-        _check_free(folder, {**about, "split": how.split}, task)
-    make_folder(folder)
     fabric = launch(Machine(how.device, how.devices, how.nodes, precision=how.precision))
-    with fabric.autocast():
+    with holding(fabric, folder), fabric.autocast():
+        if not how.overwrite:
+            _check_free(folder, {**about, "split": how.split}, task)
         found = evaluate(
             network.net.to(fabric.device),
             task,
@@ -160,11 +158,11 @@ def evaluate_network(
             world=fabric.world_size,
             progress=progress if fabric.is_global_zero else None,
         )
-    if not fabric.is_global_zero:
-        return found, None
-    if not how.overwrite:
-        _check_samples(folder, found)
-    write(folder, found, {**about, "seed": network.seed, "about": config.about()})
+        if not fabric.is_global_zero:
+            return found, None
+        if not how.overwrite:
+            _check_samples(folder, found)
+        write(folder, found, {**about, "seed": network.seed, "about": config.about()})
     return found, folder
 
 

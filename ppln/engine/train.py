@@ -10,10 +10,10 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from ppln.engine import checkpoint, config, state
 from ppln.engine.average import Average
 from ppln.engine.config import Optimizer, Train
 from ppln.engine.evaluate import evaluate
-from ppln.engine.fabric import launch, spread, unsent
+from ppln.engine.fabric import first, holding, launch, spread, unsent
 from ppln.engine.feed import Feed, Held, Make, Order, maker
 from ppln.engine.log import Log
 from ppln.engine.norm import synchronize
@@ -33,11 +33,9 @@ from ppln.engine.watch import NotFinite, first_bad
 from ppln.models import create_model
 from ppln.tasks import Batch, Source
 
-T = TypeVar("T")
-
 
 class Interrupted(Exception):  # noqa: N818
-    """Asked to stop (Ctrl-C, or SIGTERM): the step was finished and saved."""
+    """Asked to stop (Ctrl-C, SIGTERM, a closed terminal): the step was finished and saved."""
 
     def __init__(self, signum: int, step: int, out: Path) -> None:
         super().__init__(f"stopped after step {step}, which is saved; to go on, add --resume --out {out}")
@@ -53,17 +51,25 @@ class Trained(NamedTuple):
 
 
 def train(
-    settings: Train, *, resume: bool = False, make: Make | None = None, val: Source | None = None
+    settings: Train,
+    *,
+    resume: bool = False,
+    from_start: bool = False,
+    make: Make | None = None,
+    val: Source | None = None,
 ) -> Trained:
     """Train a network, or with `resume` go on with the run in its folder.
 
+    from_start: where that has no checkpoint to go on from, begin at step 0 again; it is an error otherwise.
     make: what makes the training samples; by default a new `feed.maker`. One that keeps them, of the same
     data on the same device, may serve one run after the other. So may val, the validation samples.
 
     Under `torchrun` every process calls this; with `devices` above 1 and no torchrun, it starts the others
     itself.
     """
-    return Loop(settings, launch(settings.machine), resume, make, val).run()
+    fabric = launch(settings.machine)
+    with holding(fabric, settings.run.out):
+        return Loop(settings, fabric, resume, make, val, from_start=from_start).run()
 
 
 def make_optimizer(settings: Optimizer, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
@@ -104,10 +110,12 @@ class Loop:
         resume: bool,
         make: Make | None = None,
         val: Source | None = None,
+        *,
+        from_start: bool = False,
     ) -> None:
         self.settings, self.fabric = settings, fabric
         self.task, self.out = settings.task, settings.run.out
-        found = self._open_folder(resume)
+        found = self._open_folder(resume, from_start)
         optimizer, machine, seed = settings.optimizer, settings.machine, settings.run.seed
 
         source = self.task.source("train")
@@ -154,7 +162,7 @@ class Loop:
         # The last line: when, how long had been waited for data, after which step.
         self.since: tuple[float, float, int] | None = None
         # Last: a run that could not begin does not stand in the way of the next.
-        self._first(lambda: config.write(self.out / "config.yaml", settings, config.about()))
+        first(self.fabric, lambda: config.write(self.out / "config.yaml", settings, config.about()))
 
     def _begin_with(self, weights: Path) -> None:
         found = find(weights)
@@ -176,6 +184,12 @@ class Loop:
                 improved = self._validate(log) if last or self.done % run.validate_every == 0 else False
                 if last or improved or self.stop or self.done % run.checkpoint_every == 0:
                     log.checkpoint(self.done, self._save(improved))
+                if self.feed.lost and not self.asked:
+                    raise ChildProcessError(
+                        f"workers is {self.settings.machine.workers}, and one of them ended "
+                        f"({self.feed.lost}); step {self.done} is saved: add --resume --out {self.out}, and "
+                        "lower --workers if memory is short"
+                    )
                 if self.stop:
                     raise Interrupted(self.stop, self.done, self.out)
             if self.asked:  # after the last step
@@ -222,7 +236,7 @@ class Loop:
                 loss.backward()
             total = total + loss.detach()
         norm = self._clip(settings.clip_norm)
-        asked = self.asked
+        asked = self.asked or (signal.SIGTERM if self.feed.lost else 0)
         numbers = [total, norm]
         if fabric.world_size > 1:
             mine = torch.stack([total, total.new_tensor(float(asked > 0))])
@@ -302,7 +316,9 @@ class Loop:
             "loss": self.loss,
         }
         root, keep = self.out / "checkpoints", self.settings.run.keep
-        path = self._first(lambda: checkpoint.save(root, self.done, tensors, info, keep=keep, best=best))
+        path = first(
+            self.fabric, lambda: checkpoint.save(root, self.done, tensors, info, keep=keep, best=best)
+        )
         self.saved = self.done
         return path
 
@@ -327,15 +343,12 @@ class Loop:
         if self.average is not None:
             self.average.load(tensors["ema"], self.done)
 
-    def _open_folder(self, resume: bool) -> checkpoint.Checkpoint | None:
+    def _open_folder(self, resume: bool, from_start: bool) -> checkpoint.Checkpoint | None:
         """The checkpoint to go on from, if there is one."""
         self.news: list[str] = []  # for the log, which is not open yet
         root = self.out / "checkpoints"
 
         def check() -> None:
-            for part in (self.out, *self.out.parents):
-                if part.exists() and not part.is_dir():
-                    raise ValueError(f"out is {self.out}, but {part} is a file; give another folder")
             if not resume and (root.exists() or (self.out / "config.yaml").exists()):
                 raise ValueError(
                     f"out is {self.out}, where there is a run already; add --resume to go on with it, "
@@ -344,29 +357,21 @@ class Loop:
             if self.settings.run.tensorboard:
                 need_tensorboard()
 
-        self._first(check)
+        first(self.fabric, check)
         found = None
         if resume:
             found = checkpoint.newest(root, self.news.append)
             if found is not None:
                 config.check_resumable(config.build(Train, found.state["config"]), self.settings)
+            elif not from_start:
+                raise ValueError(
+                    "; ".join([f"there is no checkpoint to go on from in {root}", *self.news])
+                    + "; add --from-start to begin at step 0 again"
+                )
             self.news.append(
                 f"going on from {found.path}" if found else f"no checkpoint in {root}: from the start"
             )
         return found
-
-    def _first(self, act: Callable[[], T]) -> T:
-        """What the first process does alone, for all: its result, or its error."""
-        result: Any = None
-        if self.fabric.is_global_zero:
-            try:
-                result = act()
-            except (OSError, ValueError) as error:
-                result = error
-        result = self.fabric.broadcast(result)
-        if isinstance(result, Exception):
-            raise result
-        return result
 
     def log(self) -> Log:
         """Where the run is told of: in the first process."""
@@ -385,7 +390,7 @@ class Loop:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end the run after the step and a checkpoint; a second one ends it at once."""
+        """Ctrl-C, SIGTERM and SIGHUP end the run after the step and a checkpoint; a second one, at once."""
         before: dict[signal.Signals, Any] = {}
 
         def ask(number: int, frame: Any) -> None:
@@ -394,7 +399,7 @@ class Loop:
                 signal.signal(name, handler)
 
         if threading.current_thread() is threading.main_thread():
-            for name in (signal.SIGINT, signal.SIGTERM):
+            for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(name) is not signal.SIG_IGN:  # as scripts do for `ppln train ... &`
                     before[name] = signal.signal(name, ask)
         try:

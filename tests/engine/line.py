@@ -128,7 +128,8 @@ def settings(out: Any, **values: Any) -> Any:
 
 if __name__ == "__main__":
     # python line.py OUT '{"steps": 30}' [resume] [stop]: a run of its own, for tests that kill it or run
-    # several. stop: the second process is asked to, in its fifth step.
+    # several. resume: from the start, if nothing is saved. stop: the second process is asked to, in its
+    # fifth step.
     import json
     import os
     import signal
@@ -150,7 +151,8 @@ if __name__ == "__main__":
     if "stop" in more:
         Loop.step = asked  # type: ignore[method-assign]
     try:
-        train(settings(out, **json.loads(values)), resume="resume" in more)
+        resume = "resume" in more
+        train(settings(out, **json.loads(values)), resume=resume, from_start=resume)
     except Exception as error:
         leave(repr(error), 1)
         raise

@@ -22,6 +22,7 @@ from ppln.engine.train import Loop
 from ppln.engine.trained import find
 from ppln.events import Events, Frames, Recording, Sensor
 from ppln.events.io import native
+from ppln.files import alone
 from ppln.models import zoo
 
 TINY = "--height 16 --width 22 --train-samples 8 --val-samples 2 --test-samples 5 --batch 4 --steps 2"
@@ -155,6 +156,14 @@ def test_results_of_something_else_are_not_overwritten(monkeypatch):
     assert json.loads(Path("here/results.json").read_bytes())["samples"] == 3
 
 
+def test_two_evaluations_do_not_share_a_folder(monkeypatch, folder):
+    (folder / "here").mkdir()
+    with alone(folder / "here"):
+        command = "evaluate steering-ppln --height 16 --width 22 --test-samples 2 --device cpu --out here"
+        fails(monkeypatch, command, "out is here, where another run is at work; wait until it has ended")
+    assert [path.name for path in (folder / "here").iterdir()] == [".lock"]
+
+
 def test_a_folder_of_windows_is_told_by_where_it_is(monkeypatch, folder):
     draw = np.random.default_rng(0)
     for name, seed in (("a", 0), ("b", 1)):
@@ -193,6 +202,17 @@ def test_fewer_steps_than_are_done(monkeypatch):
     assert Path("done/config.yaml").read_bytes() == before
 
 
+def test_a_run_without_checkpoints(monkeypatch, folder, capsys):
+    run(monkeypatch, f"train steering {TINY} --out runs/a")
+    shutil.rmtree(folder / "runs/a/checkpoints")
+    resume = "train steering --resume --out runs/a"
+    fails(monkeypatch, resume, "no checkpoint to go on from in .*; add --from-start to begin at step 0 again")
+    capsys.readouterr()
+    run(monkeypatch, f"{resume} --from-start")
+    assert "no checkpoint in runs/a/checkpoints: from the start" in capsys.readouterr().out
+    assert checkpoint.load(folder / "runs/a").step == 2
+
+
 @pytest.mark.parametrize("command", ["train", "train --help", "evaluate", "evaluate -h"])
 def test_usage(command, monkeypatch, capsys):
     run(monkeypatch, command)
@@ -215,7 +235,7 @@ def test_mistakes(monkeypatch, folder):
     fails(monkeypatch, "train steering --options wdth=3", "has no option wdth; it has segments")
     (folder / "plain").write_text("a file")
     for out in ("plain", "plain/run"):
-        fails(monkeypatch, f"train steering {TINY} --out {out}", f"out is {out}, but plain is a file")
+        fails(monkeypatch, f"train steering {TINY} --out {out}", f"out is {out}, where no folder can be made")
     fails(monkeypatch, "evaluate steering-ppln --predictions -1", "predictions is -1; give 0 or more")
     (folder / "bad.yaml").write_text("optimizer: {lerning_rate: 1}")
     fails(
@@ -227,6 +247,7 @@ def test_mistakes(monkeypatch, folder):
     fails(
         monkeypatch, "train steering --resume --out nothing", "no run to resume; start one without --resume"
     )
+    fails(monkeypatch, "train steering --from-start", "--from-start is for a run to --resume; add that, or")
     fails(monkeypatch, "evaluate nothing", "there is no nothing; give a run's folder")
     fails(monkeypatch, "export nothing out.onnx", "there is no nothing")
 
@@ -262,18 +283,23 @@ def test_debug_tells_where(monkeypatch):
         run(monkeypatch, "train steering --recipe papr --debug")
 
 
-def test_ctrl_c(folder):
+@pytest.mark.parametrize(
+    ("number", "workers"), [(signal.SIGINT, 0), (signal.SIGINT, 2), (signal.SIGTERM, 2), (signal.SIGHUP, 2)]
+)
+def test_a_signal_to_all_processes(folder, number, workers):
+    """As Ctrl-C, a closed terminal, and managers of jobs send it."""
     command = f"{sys.executable} -m ppln train steering {TINY} --steps 100000 --out runs/a --log-every 1"
+    command += f" --workers {workers}"
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command.split(), stdout=pipe, stderr=pipe, text=True)
+    process = subprocess.Popen(command.split(), stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     table = folder / "runs/a/train.csv"
     deadline = time.monotonic() + 120
     while not (table.exists() and table.read_text().count("\n") > 3) and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     _, said = process.communicate(timeout=120)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     (line,) = [line for line in said.splitlines() if line.startswith("ppln")]
     assert "which is saved; to go on, add --resume --out runs/a" in line
     assert "Traceback" not in said

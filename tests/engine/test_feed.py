@@ -1,4 +1,6 @@
 import itertools
+import os
+import signal
 import weakref
 
 import pytest
@@ -91,8 +93,28 @@ def test_an_error_in_a_worker_is_raised():
         def batch(self, indices, device="cpu"):
             raise ValueError("no such sample")
 
-    with pytest.raises(ValueError, match="no such sample"):
+    with pytest.raises(ValueError, match=r"^no such sample$"):
         list(Feed(Line(), Broken(20, 0).batch, Order(20, 4), range(2), device=CPU, workers=1))
+
+
+def test_batches_of_a_lost_worker_are_made_here():
+    class Deadly(Lines):
+        def batch(self, indices, device="cpu"):
+            if torch.utils.data.get_worker_info() is not None and 3 in indices:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().batch(indices, device)
+
+    task, order, handler = Line(), Order(20, 4), signal.getsignal(signal.SIGCHLD)
+    feeds = [
+        Feed(task, source(20, 0).batch, order, range(5), device=CPU, workers=workers)
+        for source, workers in ((Lines, 0), (Deadly, 2))
+    ]
+    for a, b in zip(*feeds, strict=True):
+        assert (
+            signal.getsignal(signal.SIGCHLD) is handler
+        )  # a death raises nothing where it is not waited for
+        assert torch.equal(a.x, b.x)
+    assert [bool(feed.lost) for feed in feeds] == [False, True]
 
 
 def test_kept_samples_are_made_once():

@@ -1,4 +1,5 @@
 import csv
+import errno
 import os
 import pty
 import re
@@ -240,6 +241,20 @@ def test_without_tensorboard_the_run_does_not_start(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(ValueError, match=r"tensorboard.*pip install 'ppln\[train\]', or switch it off"):
         open_log(tmp_path, tensorboard=True)
+
+
+def test_a_terminal_that_is_closed_does_not_end_the_training(tmp_path, monkeypatch):
+    def closed(text):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with open_log(tmp_path) as log:
+        monkeypatch.setattr(sys.stdout, "write", closed)
+        monkeypatch.setattr(sys.stderr, "write", closed)
+        train(log, range(1, 4))
+        log.say("saved")
+        monkeypatch.undo()
+    assert "saved" in (tmp_path / "log.txt").read_text()
+    assert len((tmp_path / "train.csv").read_text().splitlines()) == 4
 
 
 def test_a_full_disk_is_reported_once_and_training_goes_on(tmp_path, capsys):

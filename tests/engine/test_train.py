@@ -3,10 +3,12 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,11 @@ from ppln import tasks
 from ppln.engine import checkpoint
 from ppln.engine.config import Optimizer
 from ppln.engine.evaluate import evaluate
+from ppln.engine.log import Log
 from ppln.engine.train import Interrupted, Loop, rate_factor, train
 from ppln.engine.trained import find
 from ppln.engine.watch import NotFinite
+from ppln.files import alone
 from ppln.models import networks
 
 CLOCK = ("samples_per_s", "data_wait", "gpu_memory_bytes", "unix_time_s")
@@ -85,7 +89,7 @@ def test_a_run_learns_and_leaves_its_files(tmp_path):
     assert [row["step"] for row in table(out / "val.csv")] == ["50", "100", "150"]
     assert float(table(out / "val.csv")[-1]["rmse"]) == trained.metrics["rmse"]
     names = {path.name for path in out.iterdir()}
-    assert names == {"config.yaml", "log.txt", "train.csv", "val.csv", "pictures", "checkpoints"}
+    assert names == {".lock", "config.yaml", "log.txt", "train.csv", "val.csv", "pictures", "checkpoints"}
     assert checkpoint.resolve(out).name == "step-0000150"
     best = min(table(out / "val.csv"), key=lambda row: float(row["rmse"]))
     assert (out / "checkpoints" / "best").resolve().name == f"step-{int(best['step']):07d}"
@@ -161,6 +165,24 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     assert "step-0000008 is damaged: model.safetensors" in log
     assert "going on from" in log
     assert "step-0000006" in log.split("going on from")[1].split("\n")[0]
+    assert_same_run(whole, broken)
+
+
+def test_without_a_checkpoint_a_run_begins_again_only_if_told(tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(settings(whole))
+    train(settings(broken, steps=4))
+    (broken / "checkpoints" / "step-0000004" / "manifest.json").write_text("{}")
+    before = (broken / "train.csv").read_bytes()
+    message = r"no checkpoint to go on from in .*checkpoints; .*step-0000004 is damaged.*; add --from-start"
+    with pytest.raises(ValueError, match=message):
+        train(settings(broken), resume=True)
+    shutil.rmtree(broken / "checkpoints")
+    with pytest.raises(ValueError, match=r"no checkpoint to go on from in .*checkpoints; add --from-start"):
+        train(settings(broken), resume=True)
+    assert (broken / "train.csv").read_bytes() == before
+    train(settings(broken), resume=True, from_start=True)
+    assert "no checkpoint in " in (broken / "log.txt").read_text()
     assert_same_run(whole, broken)
 
 
@@ -253,7 +275,7 @@ def signalled(patch: pytest.MonkeyPatch, name: str, number: int, after: int) -> 
     patch.setattr(Loop, name, interrupted)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_run_after_the_step(tmp_path, monkeypatch, number):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(settings(whole))
@@ -269,7 +291,7 @@ def test_a_signal_ends_the_run_after_the_step(tmp_path, monkeypatch, number):
     assert_same_run(whole, broken)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_is_ignored_is_no_end(tmp_path, monkeypatch, number):
     """As Ctrl-C is by what a script starts with `&`."""
     signalled(monkeypatch, "step", number, after=1)
@@ -308,6 +330,30 @@ def test_worker_processes_change_nothing(tmp_path):
     assert_same_run(tmp_path / "one", tmp_path / "two")
 
 
+def test_a_worker_that_is_killed_ends_the_run_after_the_step(tmp_path, monkeypatch):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    values = {"workers": 2, "accumulate": 2, "options": {"noise": 0.1}}
+    train(settings(whole, **values))
+    batch = Lines.batch
+    made = 0
+
+    def dies(self, indices, device="cpu"):
+        nonlocal made
+        made += torch.utils.data.get_worker_info() is not None
+        if made == 4:  # of each worker: step 4, or the one before, of which parts may be lost with it
+            os.kill(os.getpid(), signal.SIGKILL)
+        return batch(self, indices, device)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lines, "batch", dies)
+        message = r"workers is 2, and one of them ended \(.+\); step \d is saved: add --resume --out .*broken"
+        with pytest.raises(ChildProcessError, match=message):
+            train(settings(broken, **values))
+    assert checkpoint.load(broken).step in (3, 4)
+    train(settings(broken, **values), resume=True)
+    assert_same_run(whole, broken)
+
+
 def test_the_average_is_validated_and_kept(tmp_path):
     train(settings(tmp_path / "run", ema=0.9, steps=20))
     found = weights(tmp_path / "run")
@@ -332,6 +378,42 @@ def test_weights_to_begin_with(tmp_path):
         ValueError, match=r"weights is .*one, which is line-net with .*it does not fit line-net"
     ):
         train(settings(tmp_path / "three", options={"width": 5}, weights=str(tmp_path / "one")))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_two_runs_do_not_share_a_folder(tmp_path, processes):
+    out = tmp_path / "run"
+    train(settings(out, steps=4))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    values = {"devices": processes, "steps": 8}
+    with alone(out):
+        for words in ([], ["resume"]):
+            refused = start(out, *words, processes=processes, **values)
+            said, _ = refused.communicate(timeout=300)
+            assert refused.returncode != 0
+            assert said.count(f"out is {out}, where another run is at work; wait until") >= processes, said
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    finish(start(out, "resume", processes=processes, **values))
+    assert checkpoint.load(out).step == 8
+
+
+def test_a_run_holds_its_folder_to_its_end(tmp_path, monkeypatch):
+    """From before it looks what is there, and till it has said what it did; also if it fails."""
+    seen = []
+
+    def held(self, *given, method, **named):
+        with pytest.raises(ValueError, match="another run is at work"), alone(tmp_path):
+            pass
+        seen.append(method.__name__)
+        return method(self, *given, **named)
+
+    for kind, name in ((Loop, "_open_folder"), (Loop, "step"), (Log, "__exit__")):
+        method = getattr(kind, name)
+        monkeypatch.setattr(kind, name, partialmethod(held, method=method))
+    with pytest.raises(ValueError, match="batch is 64"):
+        train(settings(tmp_path, batch=64))
+    train(settings(tmp_path, steps=1))
+    assert seen == ["_open_folder", "_open_folder", "step", "__exit__"]
 
 
 def test_bad_runs(tmp_path):

@@ -377,11 +377,11 @@ def test_a_study_of_what_needs_no_training(monkeypatch, tmp_path, capsys):
     assert f"there are no results yet; {page} is left as it is" in capsys.readouterr().out
     assert page.read_text() == before
     for option, told in (
-        ("--add", "is no study.json of `ppln reproduce` but no text"),
+        ("--add", r"is no study.json of `ppln reproduce` \(it is no text\)"),
         ("--page", "is no text"),
     ):
         (tmp_path / "x").write_bytes(bytes(range(128, 256)))
-        with pytest.raises(SystemExit, match=rf"x {told}; give [\w ]*$"):
+        with pytest.raises(SystemExit, match=rf"x {told}; (move it away, or )?give [\w ]*$"):
             run(monkeypatch, "reproduce", *empty, option, tmp_path / "x")
     page.write_text("no markers")
     with pytest.raises(SystemExit, match=r"page.md has no line <!-- study deblur -->"):

@@ -19,7 +19,7 @@ import json
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -36,6 +36,7 @@ from ppln.events.io import Header, RecordingError, iter_packets
 from ppln.events.io.hdf5 import Rows, dataset, open_file
 from ppln.events.recording import Frames
 from ppln.events.representations import histogram
+from ppln.forms import check_form, parse_json
 
 FORMAT, VERSION = "ppln windows", 1
 MANIFEST = "manifest.json"
@@ -196,24 +197,24 @@ class Manifest:
     def read(cls, folder: Path) -> "Manifest":
         path = folder / MANIFEST
         try:
-            content = json.loads(path.read_text())
+            content = parse_json(path.read_bytes(), {"format": str, "version": int})
             format, version = content["format"], content["version"]
             if (format, version) != (FORMAT, VERSION):
                 raise ValueError(f"it is {format!r} of version {version}, this ppln reads {VERSION}")
+            entry_form = {of.name: of.type for of in fields(Entry)}
+            check_form(content, {"protocol": str, "frames_per_blur": int, "recordings": {str: entry_form}})
             if content["protocol"] not in get_args(Protocol):
                 raise ValueError(f"protocol is {content['protocol']!r}")
             recordings = {name: Entry(**entry) for name, entry in content["recordings"].items()}
-            return cls(content["protocol"], int(content["frames_per_blur"]), recordings)
+            return cls(content["protocol"], content["frames_per_blur"], recordings)
         except FileNotFoundError:
             raise FileNotFoundError(
                 f"there are no prepared windows in {folder}; run: ppln prepare hqf --raw DIR --out {folder} "
                 "(or ppln prepare recordings, for others than HQF's)"
             ) from None
-        except UnicodeDecodeError:  # which would quote all of it
-            raise ValueError(f"{path} is no text; run ppln prepare into another folder") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError) as error:  # TypeError: an entry has more than these
             raise ValueError(
-                f"{path} cannot be used ({error!r}); run ppln prepare into another folder"
+                f"{path} cannot be used ({error}); run ppln prepare into another folder"
             ) from None
 
     def text(self) -> str:

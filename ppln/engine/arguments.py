@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from ppln.engine.config import (
     Machine,
     Model,
@@ -25,7 +23,7 @@ from ppln.engine.config import (
     read,
 )
 from ppln.engine.recipes import recipe
-from ppln.models import create_model
+from ppln.models.networks import without_memory
 from ppln.options import HELP, Command, Help, command
 from ppln.tasks import Task
 
@@ -82,7 +80,7 @@ def parse(task: str, words: Sequence[str]) -> tuple[Train, Invocation]:
     refuse_idle(config.task, given["task"])
     if before is not None:
         check_resumable(before, config)
-    _check_options(config.model)
+    without_memory(config.model.name, config.model.options)  # a network of this kind can be made
     return config, start
 
 
@@ -160,13 +158,3 @@ def refuse_idle(task: Task, given: Collection[str]) -> None:
         if name in given:
             flag, value = name.replace("_", "-"), getattr(task, name)
             raise ValueError(f"--{flag} is {value}, which this data set has no use for; leave it out")
-
-
-def _check_options(model: Model) -> None:
-    """A network of this kind can be made: nothing is computed or kept."""
-    options: dict[str, Any] = {**model.options}
-    try:
-        with torch.device("meta"):
-            create_model(model.name, **options)
-    except TypeError as error:
-        raise ValueError(f"options are {model.options}; {model.name} does not take them: {error}") from None

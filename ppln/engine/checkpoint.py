@@ -31,11 +31,13 @@ import torch
 from torch import Tensor
 
 from ppln.files import sync
+from ppln.forms import brief, check_form, parse_json
 
 _FORMAT = 1
 _STEP = re.compile(r"step-(\d{7,})")
 _ASIDE = re.compile(r"\..+\.(\d{1,9})\.tmp")  # the process that made it
 _FILE = re.compile(r"[a-z][a-z0-9_-]*\.safetensors|state\.json")
+_MANIFEST = {"step": int, "best": bool, "files": {str: {"size": int, "sha256": str}}}
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -132,9 +134,9 @@ def load(path: Path) -> Checkpoint:
             raise _damaged(path, f"{name} is not what was saved (its SHA-256 differs)")
     try:
         tensors = {Path(name).stem: load_file(path / name) for name in files if name != "state.json"}
-        state = json.loads((path / "state.json").read_bytes())
+        state = parse_json((path / "state.json").read_bytes(), {str: object})
     except (OSError, ValueError, SafetensorError) as error:
-        raise _damaged(path, f"it cannot be read ({error})") from error
+        raise _damaged(path, f"it cannot be read ({brief(str(error))})") from error
     return Checkpoint(path, manifest["step"], tensors, state)
 
 
@@ -241,21 +243,24 @@ def _manifest(path: Path) -> dict[str, Any]:
     _size(path, "manifest.json")
     try:
         text = (path / "manifest.json").read_bytes()
-        manifest = json.loads(text)
-        known = manifest["format"] == _FORMAT
-        whole = text == _sealed(manifest)
+        manifest = parse_json(text, {"format": int | str})
     except OSError as error:
         raise _damaged(path, f"manifest.json cannot be read ({error.strerror})") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except ValueError as error:
         raise _damaged(path, "manifest.json is not a manifest") from error
     if isinstance(manifest["format"], str):  # as windows have it
         raise CheckpointError(
-            f"{path} is no checkpoint but {manifest['format']}; give a run's folder or one of its checkpoints"
+            f"{path} is no checkpoint but {brief(manifest['format'])}; "
+            "give a run's folder or one of its checkpoints"
         )
-    if not whole:
+    if text != _sealed(manifest):
         raise _damaged(path, "manifest.json is not what was saved")
-    if not known:
+    if manifest["format"] != _FORMAT:
         raise CheckpointError(f"{path} has format {manifest['format']}; this ppln reads format {_FORMAT}")
+    try:
+        check_form(manifest, _MANIFEST)
+    except ValueError as error:
+        raise _damaged(path, f"manifest.json: {error}") from None
     if not all(_FILE.fullmatch(name) for name in manifest["files"]) or "state.json" not in manifest["files"]:
         raise _damaged(path, "manifest.json names other files than a checkpoint has")
     return manifest

@@ -10,7 +10,6 @@ Dimensions: N samples, S seeds.
 
 import csv
 import hashlib
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ppln.forms import NUMBER, Maybe, read_json, shown
 from ppln.tasks import TASKS
 from ppln.tasks.task import Task
 
@@ -30,6 +30,16 @@ TOLERANCE = 1e-3
 _EXACT = 13  # so many differences have few enough signs to try them all
 _FLIPS = 9999
 _SEED = 0
+_ABOUT = {
+    "task": str,
+    "split": str,
+    "settings": {str: object},
+    "samples": int,
+    "metrics": {str: NUMBER},
+    "files": {"samples.csv": str},
+    "model?": {"name": str},
+    "checkpoint?": Maybe({"sha256": str}),
+}
 
 Interval = tuple[float, float]
 
@@ -84,23 +94,34 @@ class Comparison(NamedTuple):
     rows: list[Row]
 
 
+def read_about(file: Path) -> dict[str, Any]:
+    """What a results.json says."""
+    try:
+        return read_json(file, _ABOUT)
+    except ValueError as error:
+        raise ValueError(f"{error}; it is no results.json of `ppln evaluate`") from None
+
+
 def read(folder: Path) -> Results:
     """The results in a folder, whole and from one evaluation, or an error."""
     folder = Path(folder)
     if not (folder / "results.json").is_file():
         raise FileNotFoundError(f"no results.json in {folder}; run: ppln evaluate")
-    about = json.loads((folder / "results.json").read_text())
+    about = read_about(folder / "results.json")
     content = (folder / "samples.csv").read_bytes()
     if hashlib.sha256(content).hexdigest() != about["files"]["samples.csv"]:
         raise ValueError(
             f"{folder / 'samples.csv'} is not the one that results.json tells of; evaluate again"
         )
-    names, *rows = csv.reader(content.decode().splitlines())
-    table = dict(zip(names, zip(*rows, strict=True), strict=True))
-    indices = np.array([int(text) for text in table.pop("index")], np.int64)
-    columns = {name: np.array([float(text) for text in column]) for name, column in table.items()}
-    data = {name: columns.pop(name) for name in DATA}
-    metrics = {name: float(value) for name, value in about["metrics"].items()}
+    try:
+        names, *rows = csv.reader(content.decode().splitlines())
+        table = dict(zip(names, zip(*rows, strict=True), strict=True))
+        indices = np.array([int(text) for text in table.pop("index")], np.int64)
+        columns = {name: np.array([float(text) for text in column]) for name, column in table.items()}
+        data = {name: columns.pop(name) for name in DATA}
+        metrics = {name: float(value) for name, value in about["metrics"].items()}
+    except (csv.Error, LookupError, OverflowError, ValueError) as error:
+        raise ValueError(f"{folder} has no results of `ppln evaluate` ({shown(error)})") from None
     return Results(folder, about, indices, data, columns, metrics)
 
 
@@ -122,10 +143,17 @@ def compare(
     for other in (*mine[1:], *others):
         _check_data(first, other)
     if task is None:
+        if first.about["task"] not in TASKS:
+            raise ValueError(
+                f"{first.folder} is of a task {shown(first.about['task'])}, which this ppln does not have"
+            )
         task = TASKS[first.about["task"]]()
     everyone = (*mine, *others)
     common = [name for name in first.metrics if all(name in of.metrics for of in everyone)]
-    if len({of.about["settings"].get("train_times") for of in everyone}) > 1:  # other times are unseen
+    for of in everyone:
+        _check_columns(task, of, common)
+    times = [of.about["settings"].get("train_times") for of in everyone]
+    if any(of != times[0] for of in times):  # other times are unseen
         common = [name for name in common if name not in ("psnr_seen", "psnr_unseen")]
     if metric is not None and metric not in common:
         raise ValueError(f"metric is {metric!r}; all have {', '.join(common) or 'none in common'}")
@@ -210,7 +238,8 @@ def spread(values: Sequence[float]) -> Spread:
     n, mean = len(values), float(np.mean(values))
     if n < 2:
         return Spread(tuple(values), mean, None, None)
-    deviation = float(np.std(values, ddof=1))
+    with np.errstate(invalid="ignore"):  # NaN, if one is not finite
+        deviation = float(np.std(values, ddof=1))
     half = float(_stats().t.ppf(0.975, n - 1)) * deviation / math.sqrt(n)
     return Spread(tuple(values), mean, deviation, (mean - half, mean + half))
 
@@ -281,7 +310,7 @@ def _method(argument: str, folders: Sequence[Path]) -> list[Results]:
 def _check_data(first: Results, other: Results) -> None:
     for name in ("task", "split"):
         if first.about[name] != other.about[name]:
-            _refuse(first, other, f"{name} {first.about[name]!r} and {other.about[name]!r}")
+            _refuse(first, other, f"{name} {shown(first.about[name])} and {shown(other.about[name])}")
     if not np.array_equal(first.indices, other.indices):
         _refuse(
             first, other, f"{len(first.indices)} and {len(other.indices)} samples, not of the same numbers"
@@ -292,12 +321,22 @@ def _check_data(first: Results, other: Results) -> None:
             k = wrong[0]
             settings, others = first.about["settings"], other.about["settings"]
             differ = [
-                f"{key} {settings.get(key)!r} and {others.get(key)!r}"
+                f"{key} {shown(settings.get(key))} and {shown(others.get(key))}"
                 for key in sorted(settings.keys() | others.keys())
                 if settings.get(key) != others.get(key)
             ]
             why = f"sample {first.indices[k]} has {name} {a[k]:.6g} and {b[k]:.6g}"
             _refuse(first, other, "; ".join([why, *differ]))
+
+
+def _check_columns(task: Task, of: Results, names: Sequence[str]) -> None:
+    """The metrics follow from what is known of each sample."""
+    try:
+        found = task.summarize(of.columns)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{of.folder / 'samples.csv'} is not of the task {task.name} ({error!r})") from None
+    if missing := [name for name in names if name not in found]:
+        raise ValueError(f"{of.folder} has {missing[0]}, which is no metric of the task {task.name}")
 
 
 def _refuse(first: Results, other: Results, why: str) -> None:

@@ -5,11 +5,9 @@
 arguments.py reads them from the command line, and recipes.py has some by name.
 """
 
-import json
 import math
 import os
 import platform
-import re
 import subprocess
 import sys
 import time
@@ -24,7 +22,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import torch
 
 from ppln import tasks
+from ppln.engine import yaml_text
 from ppln.files import make_folder, put_in_place
+from ppln.forms import parse_json, shown
 from ppln.models import list_models
 from ppln.models.networks import NETWORKS
 from ppln.tasks import Task
@@ -263,18 +263,19 @@ def build(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
     where: the section, for errors.
     """
     if not isinstance(values, Mapping):
-        raise ValueError(f"{where} is {values!r}; give names and values, such as {_example(kind)}")
+        raise ValueError(f"{where} is {shown(values)}; give names and values, such as {_example(kind)}")
     values = dict(values)
     if kind is Task:
         name = values.pop("name", None)
-        if name not in tasks.TASKS:
-            raise ValueError(f"{where}.name is {name!r}; {_nearest(str(name), list(tasks.TASKS))}")
+        if not isinstance(name, str) or name not in tasks.TASKS:
+            raise ValueError(f"{where}.name is {shown(name)}; {_nearest(shown(name), list(tasks.TASKS))}")
         return build(tasks.TASKS[name], values, where)  # type: ignore[return-value]
     known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
     prefix = f"{where}." if where else ""
     for name in values:
         if name not in known:
-            raise ValueError(f"{prefix}{name} is not known; {_suggestion(str(name), list(known))}")
+            text = shown(name).strip("'")
+            raise ValueError(f"{prefix}{text} is not known; {_suggestion(text, list(known))}")
     for name, f in known.items():
         if name not in values and f.default is MISSING and f.default_factory is MISSING:
             raise ValueError(f"{prefix}{name} is missing; give it")
@@ -329,13 +330,18 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
             )
     elif origin is dict and isinstance(value, Mapping):
         return {str(name): _convert(inner[1], v, f"{where}.{name}") for name, v in value.items()}
-    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+    elif kind is float and (type(value) is float or (type(value) is int and _fits(value))):
         return float(value)
     elif kind is Path and isinstance(value, str | Path):
         return Path(value)
-    elif kind in (int, str, bool, NoneType) and type(value) is kind:
+    elif kind in (int, str, bool, NoneType) and type(value) is kind and (kind is not int or _fits(value)):
         return value
-    raise ValueError(f"{where} is {value!r}; give {_words(kind)}")
+    raise ValueError(f"{where} is {shown(value)}; give {_words(kind)}")
+
+
+def _fits(value: int) -> bool:
+    """Into 64 bits."""
+    return abs(value) < 2**63
 
 
 def _words(kind: Any) -> str:
@@ -374,19 +380,6 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _yaml() -> tuple[Any, Any, Any]:
-    """The module, a loader and a dumper for which 1e-3 is a number, as it is for everyone else."""
-    try:
-        import yaml
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("settings in files need PyYAML; run: pip install pyyaml") from None
-    loader, dumper = type("Loader", (yaml.SafeLoader,), {}), type("Dumper", (yaml.SafeDumper,), {})
-    number = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
-    for kind in (loader, dumper):
-        kind.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))  # type: ignore[attr-defined]
-    return yaml, loader, dumper
-
-
 def read(path: Path) -> dict[str, Any]:
     """The settings in a .yaml, .yml or .json file, without what it says about their origin."""
     path = Path(path)
@@ -400,13 +393,9 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is no text in UTF-8 ({error})") from None
     try:
         if path.suffix == ".json":
-            values = json.loads(text)
+            values = parse_json(text)
         elif path.suffix in (".yaml", ".yml"):
-            yaml, loader, _ = _yaml()
-            try:
-                values = yaml.load(text, loader)
-            except yaml.YAMLError as error:
-                raise ValueError(" ".join(str(error).split())) from None
+            values = yaml_text.parse(text)
         else:
             raise ValueError("settings are in .yaml, .yml or .json files; rename it")
         if not isinstance(values, dict):
@@ -417,11 +406,18 @@ def read(path: Path) -> dict[str, Any]:
     return values
 
 
+def load(path: Path) -> Train:
+    """All settings of a run, from a file."""
+    values = read(path)
+    try:
+        return build(Train, values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
 def write(path: Path, config: Train, about: Mapping[str, Any]) -> None:
     """Write the settings, and what is known about their origin, as YAML: all of it, or nothing."""
-    yaml, _, dumper = _yaml()
-    values = {**plain(config), "about": dict(about)}
-    text = yaml.dump(values, Dumper=dumper, sort_keys=False, width=110)
+    text = yaml_text.dump({**plain(config), "about": dict(about)})
     make_folder(path.parent)
     with put_in_place(path) as aside:
         aside.write_text(text, encoding="utf-8")

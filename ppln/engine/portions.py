@@ -14,6 +14,7 @@ from typing import Any
 from ppln.engine import config
 from ppln.engine.compare import TOLERANCE
 from ppln.files import put_in_place
+from ppln.forms import NUMBER, SCALAR, Maybe, check_form, parse_json, shown
 from ppln.models.networks import NETWORKS
 from ppln.models.weights import plain_options
 
@@ -23,31 +24,75 @@ _HOW = ("seconds", "samples_per_s", "on", "about")  # of a training: how it went
 
 Plain = dict[str, Any]
 
+TRAINING = {
+    "samples": int,
+    **dict.fromkeys(("loss", "seconds", "samples_per_s"), float),
+    "on": str,
+    "validation?": {str: NUMBER},
+    "about": {"git": Maybe({"revision": str, "dirty": bool}), "versions": {str: str}},
+}
+_TRAINED = {"task": {"times_per_sample?": int}, "optimizer": {"learning_rate": float}}
+_SET = {
+    "settings": {str: object},
+    "samples": int,
+    "data": {str: [float]},
+    "metrics": {str: NUMBER},
+    "per_sample": {str: [NUMBER]},
+}
+_STUDY = {
+    "study": str,
+    "budget": {"task": {str: object}, "optimizer": {str: object}},
+    "rows": {str: {"title": str, "paper": Maybe(dict.fromkeys(("nrmse", "psnr", "ssim"), float))}},
+    "tables": [{"title": str, "rows": [str]}],
+    "claims": [{"ours": str, "theirs": str, "set": str, "least": float, "metric": str}],
+    "results": [
+        {
+            "row": str,
+            "seed": int,
+            "settings": {"model": {"name": str, "options": {str: SCALAR}}},
+            "parameters": int,
+            "training": Maybe(TRAINING),
+            "sets": {str: _SET},
+        }
+    ],
+}
+
 
 def read(path: Path) -> Plain:
     """What the file has. Options that it does not tell, of a task or a network, have their defaults."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path}; give a study.json that `ppln reproduce` wrote")
     try:
-        study = json.loads(path.read_bytes())
+        study = parse_json(path.read_bytes(), {"format": str, "version": int})
         found = study["format"], study["version"]
         if found != (_FORMAT, _VERSION):
             raise ValueError(f"it is {found[0]!r} of version {found[1]}, this ppln reads {_VERSION}")
+        check_form(study, _STUDY)
         for result in study["results"]:
-            model = result["settings"]["model"]
-            if model["name"] in NETWORKS:
-                model["options"] = plain_options(model["name"], model["options"])
-            for of in (result["settings"], *result["sets"].values()):
-                name = "task" if of is result["settings"] else "settings"
-                if name in of:  # a row that learns nothing has no task
-                    of[name] = config.with_defaults(study["study"], of[name])
-    except UnicodeDecodeError:  # which would quote all of it
-        raise ValueError(f"{path} is no study.json of `ppln reproduce` but no text; give another") from None
-    except (ValueError, KeyError, TypeError) as error:
+            _complete(result, study["study"])
+    except ValueError as error:
         raise ValueError(
-            f"{path} is no study.json of `ppln reproduce` ({error!r}); move it away, or give another"
+            f"{path} is no study.json of `ppln reproduce` ({error}); move it away, or give another"
         ) from None
     return study
+
+
+def _complete(result: Plain, task: str) -> None:
+    """Fill in options that are not told, and raise unless its parts fit together."""
+    settings, where = result["settings"], f"{result['row']}, seed {result['seed']}"
+    if result["training"] is not None:  # a row that learns nothing has no task
+        check_form(settings, _TRAINED, f"{where}: settings")
+        settings["task"] = config.with_defaults(task, settings["task"])
+    model = settings["model"]
+    if model["name"] in NETWORKS:
+        model["options"] = plain_options(model["name"], model["options"])
+    for name, of in result["sets"].items():
+        of["settings"] = config.with_defaults(task, of["settings"])
+        for column, values in (*of["data"].items(), *of["per_sample"].items()):
+            if len(values) != of["samples"]:
+                raise ValueError(
+                    f"{where}, {name}: {column} has {len(values)} values of {of['samples']} samples"
+                )
 
 
 def write(path: Path, study: Mapping[str, Any]) -> None:
@@ -112,7 +157,7 @@ def other_samples(was: Mapping[str, Sequence[float]], now: Mapping[str, Sequence
     another machine made has a few other events, which count for more where there are few.
     """
     for column, values in was.items():
-        others = now[column]
+        others = now.get(column, [])
         same = len(values) == len(others) and math.isclose(fmean(values), fmean(others), rel_tol=TOLERANCE)
         near = (
             math.isclose(*pair, rel_tol=10 * TOLERANCE, abs_tol=1e-4)
@@ -133,7 +178,7 @@ def difference(was: Any, now: Any, where: str = "", *, rounding: float = 0.0) ->
         return next((text for text in found if text is not None), None)
     if isinstance(was, float) and isinstance(now, float) and math.isclose(was, now, rel_tol=rounding):
         return None
-    return None if was == now else f"{where} {was!r} and {now!r}".strip()
+    return None if was == now else f"{where} {shown(was)} and {shown(now)}".strip()
 
 
 def _outcome(result: Plain, sets: Sequence[str]) -> Plain:

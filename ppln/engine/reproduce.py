@@ -45,6 +45,7 @@ from ppln.engine.train import Interrupted, Loop
 from ppln.engine.trained import find
 from ppln.engine.watch import NotFinite
 from ppln.files import alone, make_folder, put_in_place
+from ppln.forms import read_json
 from ppln.models import create_model, weights
 from ppln.tasks import Task
 
@@ -253,13 +254,13 @@ class Runner:
     def _trained(self, row: Row, seed: int, folder: Path) -> Plain:
         """What is known of a training, which is done now unless its weights are there."""
         if (folder / "config.yaml").exists():
-            was = deciding(config.read(folder / "config.yaml"))
+            was = deciding(config.plain(config.load(folder / "config.yaml")))
             if not self._is_same(was, self._settings(row, seed), str(folder)):
                 shutil.rmtree(folder)
         if not (folder / "weights.safetensors").exists():
             self._train(row, seed, folder)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        return json.loads((folder / "trained.json").read_bytes())
+        return read_json(folder / "trained.json", portions.TRAINING)
 
     def _train(self, row: Row, seed: int, folder: Path) -> None:
         """To weights.safetensors and trained.json, which is written first."""

@@ -1,6 +1,5 @@
 """A trained network on a data set, into a folder of results: what `ppln evaluate` does."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -198,7 +197,7 @@ def _check_free(folder: Path, about: Mapping[str, Any], task: Task) -> None:
     file = folder / "results.json"
     if not file.exists():
         return
-    was, now = json.loads(file.read_bytes()), as_json({**about, "settings": asdict(task)})
+    was, now = compare.read_about(file), as_json({**about, "settings": asdict(task)})
     different = {
         "another network": was.get("model") != now["model"],
         "other weights": (was.get("checkpoint") or {}).get("sha256")

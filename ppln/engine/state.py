@@ -19,7 +19,33 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from ppln.engine.checkpoint import Checkpoint
+from ppln.forms import Maybe, check_form, shown
+
 _MACHINE = {"foreach", "fused", "capturable", "differentiable"}  # how a step is computed, not what
+_SAVED = {
+    "step": int,
+    "config": {str: object},
+    "about": {"time": str, "versions": {str: str}, "git": Maybe({"revision": str}), "gpus": [str]},
+    "optimizer": {"type": str, "groups": [{"params": [str]}]},
+    "random": {"ranks": [{"python": (int, float | None), "numpy": (str, int, int, float)}]},
+    "best": float | None,
+    "metrics": {str: float},
+    "loss": float,
+}
+
+
+def check(found: Checkpoint) -> None:
+    """Raise unless a checkpoint has what a run saves; whether it fits a run, those tell who load it."""
+    try:
+        check_form(found.state, _SAVED)
+        if not found.state["step"] == found.step >= 0:
+            raise ValueError(f"step is {found.state['step']}, but {found.step} in manifest.json")
+    except ValueError as error:
+        raise ValueError(f"{found.path}: state.json: {error}") from None
+    for name in ("model", "optimizer", "random"):
+        if name not in found.tensors:
+            raise ValueError(f"{found.path} has no {name}.safetensors; use another checkpoint")
 
 
 def model_state(model: nn.Module) -> dict[str, Tensor]:
@@ -92,7 +118,8 @@ def load_optimizer_state(
         if name not in home:
             raise ValueError(f"optimizer: the checkpoint has {entry}, of no parameter of the network")
         wanted = () if key == "step" else tuple(home[name][0].shape)
-        _same_kind("optimizer", entry, (dtype, wanted), (dtype, shape))
+        kind = dtype if dtype.is_floating_point else "of floats"
+        _same_kind("optimizer", entry, (kind, wanted), (dtype, shape))
 
     optimizer.state.clear()
     for entry, (dtype, shape) in layout.items():
@@ -107,12 +134,17 @@ def load_optimizer_state(
             if not (group.get("fused") or group.get("capturable")):
                 value = value.cpu()
         optimizer.state[parameter][key] = value
+    remembered = {tuple(sorted(of)) for of in optimizer.state.values()}
+    if len(remembered) > 1:
+        raise ValueError(
+            f"optimizer: the checkpoint has {remembered} of parameters that should have the same"
+        )
     for group, saved in zip(optimizer.param_groups, info["groups"], strict=True):
         for option in saved.keys() - _MACHINE - {"params"}:
             if isinstance(group.get(option), Tensor):
                 group[option].fill_(saved[option])  # a captured graph reads it where it is
             else:
-                group[option] = _like(group.get(option), saved[option])
+                group[option] = _like(option, group.get(option), saved[option])
 
 
 def random_state() -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -150,11 +182,14 @@ def set_random_state(tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> 
         return [f"rank {_rank()}"]
     mine, prefix = info["ranks"][_rank()], f"{_rank()}/"
     states = {name.removeprefix(prefix): state for name, state in tensors.items() if name.startswith(prefix)}
-    version, gauss = mine["python"]
-    random.setstate((version, tuple(states["python"].tolist()), gauss))
-    kind, position, has_gauss, cached = mine["numpy"]
-    np.random.set_state((kind, states["numpy"].numpy().astype(np.uint32), position, has_gauss, cached))
-    torch.set_rng_state(states["torch"].clone())
+    try:
+        version, gauss = mine["python"]
+        random.setstate((version, tuple(states["python"].tolist()), gauss))
+        kind, position, has_gauss, cached = mine["numpy"]
+        np.random.set_state((kind, states["numpy"].numpy().astype(np.uint32), position, has_gauss, cached))
+        torch.set_rng_state(states["torch"].clone())
+    except (LookupError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"random: the checkpoint has no state of these generators ({error!r})") from None
     lost = []
     for name in states:
         if name.startswith("cuda"):
@@ -268,12 +303,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _like(live: Any, saved: Any) -> Any:
-    """What JSON made of a value, with the types of the live one."""
-    if isinstance(live, Tensor):
+def _like(name: str, live: Any, saved: Any) -> Any:
+    """What JSON made of an option, with the types of the live one."""
+    if isinstance(live, Tensor) and isinstance(saved, list | float | int):
         return torch.tensor(saved, dtype=live.dtype, device=live.device)
-    if isinstance(live, dict):
-        return {key: _like(live.get(key), part) for key, part in saved.items()}
-    if isinstance(live, list | tuple) and len(live) == len(saved):
-        return type(live)(_like(part, other) for part, other in zip(live, saved, strict=True))
+    if isinstance(live, list | tuple) and isinstance(saved, list) and len(live) == len(saved):
+        return type(live)(_like(name, part, other) for part, other in zip(live, saved, strict=True))
+    numbers = {type(live), type(saved)} <= {int, float}
+    if live is not None and type(live) is not type(saved) and not numbers:
+        raise ValueError(f"optimizer: {name} is {live!r}, but {shown(saved)} in the checkpoint")
     return saved

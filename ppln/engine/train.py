@@ -28,7 +28,7 @@ from ppln.engine.feed import Feed, Held, Make, Order, maker
 from ppln.engine.log import Log
 from ppln.engine.norm import synchronize
 from ppln.engine.tables import need_tensorboard
-from ppln.engine.trained import find
+from ppln.engine.trained import find, settings_of
 from ppln.engine.watch import NotFinite, first_bad
 from ppln.models import create_model
 from ppln.tasks import Batch, Source
@@ -327,9 +327,11 @@ class Loop:
         try:
             state.load_model_state(self.net, tensors["model"])
             state.load_optimizer_state(self.optimizer, self.net, tensors["optimizer"], info["optimizer"])
+            lost = state.set_random_state(tensors["random"], info["random"])
+            if self.average is not None:
+                self.average.load(tensors.get("ema", {}), info["step"])
         except ValueError as error:
             raise ValueError(f"{found.path}: {error}") from None
-        lost = state.set_random_state(tensors["random"], info["random"])
         if lost or len(info["random"]["ranks"]) != self.fabric.world_size:
             self.news.append(
                 "some random numbers begin anew: the run was saved with other processes or GPUs than now"
@@ -340,8 +342,6 @@ class Loop:
         self.saved = self.done
         if self.done > self.steps:
             raise ValueError(f"steps is {self.steps}, but the run has done {self.done} already; give more")
-        if self.average is not None:
-            self.average.load(tensors["ema"], self.done)
 
     def _open_folder(self, resume: bool, from_start: bool) -> checkpoint.Checkpoint | None:
         """The checkpoint to go on from, if there is one."""
@@ -362,7 +362,7 @@ class Loop:
         if resume:
             found = checkpoint.newest(root, self.news.append)
             if found is not None:
-                config.check_resumable(config.build(Train, found.state["config"]), self.settings)
+                config.check_resumable(settings_of(found), self.settings)
             elif not from_start:
                 raise ValueError(
                     "; ".join([f"there is no checkpoint to go on from in {root}", *self.news])

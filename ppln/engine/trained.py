@@ -1,18 +1,17 @@
 """A trained network, wherever it is: in a run, in one of its checkpoints, in a small file, in the package."""
 
 import hashlib
-import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import nn
 
 from ppln.engine import checkpoint as checkpoints
-from ppln.engine import config
+from ppln.engine import config, state
+from ppln.engine.compare import read_about
 from ppln.models import weights, zoo
-from ppln.models.networks import NETWORKS, check_shapes, known, with_weights, without_memory
+from ppln.models.networks import NETWORKS, fitting, known, with_weights
 from ppln.models.weights import Card, Metric
 from ppln.tasks import TASKS, Task
 
@@ -42,7 +41,7 @@ def find(source: Path | str, *, ema: bool = True) -> Network:
         path = zoo.weights_file(name)
     if (path / _WEIGHTS).is_file() and not (path / "checkpoints").exists():
         if (path / "config.yaml").exists():
-            settings = config.build(config.Train, config.read(path / "config.yaml"))
+            settings = config.load(path / "config.yaml")
         path = path / _WEIGHTS
     if path.is_file():
         net, card = weights.read(path)
@@ -56,18 +55,28 @@ def find(source: Path | str, *, ema: bool = True) -> Network:
             f"network with weights: {', '.join(zoo.list_models(pretrained=True)) or 'there is none yet'}"
         )
     found = checkpoints.load(path)
-    settings = config.build(config.Train, found.state["config"])
+    settings = settings_of(found)
     name, options = known(settings.model.name), settings.model.options
     averaged = ema and "ema" in found.tensors
     values = found.tensors["ema" if averaged else "model"]
-    own = without_memory(name, options).state_dict()
-    check_shapes(str(found.path), name, {key: tuple(value.shape) for key, value in own.items()}, values)
-    values = {key: values[key].to(value.dtype, copy=True) for key, value in own.items()}
+    try:
+        values = fitting(name, options, values)
+    except ValueError as error:
+        raise ValueError(f"{found.path}: {error}") from None
     file = found.path / ("ema.safetensors" if averaged else "model.safetensors")
     if file.is_relative_to(Path.cwd()):  # as one would type it
         file = file.relative_to(Path.cwd())
-    card = _card(name, options, found, averaged, _measured(file))
+    card = _card(settings, found, averaged, _measured(file))
     return Network(with_weights(name, options, values), card, settings.task, file, settings.run.seed)
+
+
+def settings_of(found: checkpoints.Checkpoint) -> config.Train:
+    """Of the run that saved a checkpoint, which is checked."""
+    state.check(found)
+    try:
+        return config.build(config.Train, found.state["config"])
+    except ValueError as error:
+        raise ValueError(f"{found.path}: state.json: {error}") from None
 
 
 def _is_trained(path: Path) -> bool:
@@ -91,27 +100,23 @@ def home(file: Path) -> Path | None:
 def _measured(file: Path) -> list[Metric]:
     """What `ppln evaluate` found of these weights, as it wrote it beside them."""
     paths = sorted((home(file) or file.parent).glob("evaluation/*/results.json"))
-    found = [json.loads(path.read_bytes()) for path in paths]
+    found = [read_about(path) for path in paths]
     digest = hashlib.sha256(file.read_bytes()).hexdigest() if found else ""
     return [
         Metric(name, value, unit(name), f"{path.parent.name}, {results['samples']} samples")
         for path, results in zip(paths, found, strict=True)
-        if (results["checkpoint"] or {}).get("sha256") == digest
+        if (results.get("checkpoint") or {}).get("sha256") == digest
         for name, value in results["metrics"].items()
         if isinstance(value, float)  # those that are not finite are text
     ]
 
 
 def _card(
-    name: str,
-    options: Mapping[str, Any],
-    found: checkpoints.Checkpoint,
-    averaged: bool,
-    measured: list[Metric],
+    settings: config.Train, found: checkpoints.Checkpoint, averaged: bool, measured: list[Metric]
 ) -> Card:
     """What the run itself knows."""
-    settings, about = found.state["config"], found.state["about"]
-    task, optimizer = settings["task"], settings["optimizer"]
+    about, plain = found.state["about"], config.plain(settings)
+    task, optimizer = plain["task"], plain["optimizer"]
     chosen = ", ".join(f"{key}={value}" for key, value in task.items() if key not in ("name", "data"))
     budget = [
         f"{found.step:,} steps of {optimizer['batch']} samples",
@@ -133,8 +138,8 @@ def _card(
             if math.isfinite(value)
         ),
         date=about["time"][:10],
-        name=name,
-        options=options,
+        name=settings.model.name,
+        options=settings.model.options,
     )
 
 

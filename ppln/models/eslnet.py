@@ -31,6 +31,7 @@ from torch.nn import functional as F
 from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, signed_count
 from ppln.models.layout import crop, fold, interpolate, pad, unit_times
 
+MOST_ITERATIONS = 1000
 THRESHOLD = 0.01  # before training; features are of the order of 1
 
 
@@ -95,6 +96,8 @@ class DeblurESLNet(Deblurrer):
         for name, value in (("width", width), ("iterations", iterations), ("stride", stride)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if iterations > MOST_ITERATIONS:  # a file of weights may say any number
+            raise ValueError(f"iterations must be {MOST_ITERATIONS} at most, got {iterations}")
         super().__init__()
         self.in_channels = EVENT_CHANNELS + 1
         self.iterations = iterations

@@ -63,11 +63,11 @@ class DeblurPPLNHead(UNet, Deblurrer):
             raise ValueError(f"jitter must be 0 to {BINS} bins, got {jitter}")
         super().__init__(EVENT_CHANNELS + 1, 1, width, head=lambda *_: nn.Identity(), norms=0)
         self.mean, self.jitter, self.balance = mean, jitter, balance
-        sizes = [width // 2 + EVENT_CHANNELS + 1, *[channels] * (layers - 1), 1]
         self.layers = nn.ModuleList()
         for i in range(layers):
+            inputs = channels if i else width // 2 + EVENT_CHANNELS + 1
             kernel = 3 if i else 1
-            size = sizes[i], sizes[i + 1], kernel
+            size = inputs, channels if i < layers - 1 else 1, kernel
             normalize = mean == "regressed" or (mean == "observed" and i < layers - 1)
             pp: Any = {"segments": segments, "temperature": temperature, "normalize": normalize}
             is_plain = plain == "all" or (plain == "hidden" and 0 < i < layers - 1)

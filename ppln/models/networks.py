@@ -1,6 +1,7 @@
 """The networks by name: how each is made, what it takes and what it gives."""
 
 import inspect
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
@@ -8,7 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from ppln.forms import brief, shown
 from ppln.models.deblursr import DeblurSR
 from ppln.models.ecir import DeblurECIR
 from ppln.models.edi import DeblurEDI
@@ -29,6 +32,9 @@ class Network(NamedTuple):
     def summary(self) -> str:
         return (getattr(self.make, "func", self.make).__doc__ or "").partition("\n")[0]
 
+
+MOST = 10_000
+"""Tensors of a network at most; those here have some hundreds."""
 
 _BLURRY = (
     "x [B, 27, H, W]: 13 equal time bins of the exposure x (positive, negative) counts of events, "
@@ -86,10 +92,29 @@ def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: options.get(key, parameter.default) for key, parameter in parameters.items()}
 
 
-def without_memory(name: str, options: Mapping[str, Any]) -> nn.Module:
-    """The network on torch's meta device: names and shapes, nothing computed or kept."""
-    with torch.device("meta"):
-        return NETWORKS[name].make(**options)
+def without_memory(name: str, options: Mapping[str, Any], most: int = MOST) -> nn.Module:
+    """The network on torch's meta device: names and shapes, nothing computed or kept.
+
+    One of more than `most` tensors is an error: some options say how many layers there are.
+    """
+    all_options(name, options)
+    thread, made = threading.get_ident(), 0
+
+    def count(module: nn.Module, key: str, parameter: nn.Parameter) -> None:
+        nonlocal made
+        made += threading.get_ident() == thread
+        if made > most:
+            raise ValueError(f"options are {shown(dict(options))}, of a network of more than {most} tensors")
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        with torch.device("meta"):
+            return NETWORKS[name].make(**options)
+    except (ArithmeticError, TypeError, RuntimeError) as error:  # RuntimeError: torch's, of sizes
+        why = brief(str(error).partition("\n")[0])
+        raise ValueError(f"options are {shown(dict(options))}; {name} does not take them: {why}") from None
+    finally:
+        hook.remove()
 
 
 def with_weights(name: str, options: Mapping[str, Any], values: Mapping[str, Tensor]) -> nn.Module:
@@ -106,12 +131,35 @@ def with_weights(name: str, options: Mapping[str, Any], values: Mapping[str, Ten
     return model.eval()
 
 
+def fitting(name: str, options: Mapping[str, Any], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of the weights that are given, in the types that the network of this name has them in.
+
+    Raises unless they are its weights.
+    """
+    model = without_memory(name, options, min(MOST, len(given)))
+    check_shapes("weights", name, shapes(model), given)
+    own = model.state_dict()
+    for key, value in own.items():
+        if given[key].is_complex() or given[key].is_floating_point() != value.is_floating_point():
+            raise ValueError(f"weights: {key} is of {given[key].dtype}, which is no kind of {value.dtype}")
+    return {key: given[key].to(value.dtype, copy=True) for key, value in own.items()}
+
+
+def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(value.shape) for key, value in model.state_dict().items()}
+
+
 def check_shapes(where: str, name: str, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, Tensor]):
     """Raise unless the tensors given have exactly these names and shapes."""
     if unknown := sorted(given.keys() - shapes.keys()):
-        raise ValueError(f"{where}: {name!r} has no {', '.join(unknown)}")
+        raise ValueError(f"{where}: {name!r} has no {_some(unknown)}")
     if missing := sorted(shapes.keys() - given.keys()):
-        raise ValueError(f"{where}: {name!r} needs {', '.join(missing)}")
+        raise ValueError(f"{where}: {name!r} needs {_some(missing)}")
     for key, shape in shapes.items():
         if tuple(given[key].shape) != shape:
             raise ValueError(f"{where}: {key} must be {list(shape)}, got {list(given[key].shape)}")
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(map(brief, names[:4])) + more

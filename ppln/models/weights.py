@@ -18,7 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from ppln.files import put_in_place
-from ppln.models.networks import NETWORKS, all_options, check_shapes, with_weights, without_memory
+from ppln.forms import SCALAR, brief, check_form, parse_json, shown
+from ppln.models.networks import (
+    NETWORKS,
+    all_options,
+    check_shapes,
+    fitting,
+    shapes,
+    with_weights,
+    without_memory,
+)
 
 SUFFIX = ".safetensors"
 CITATION = """\
@@ -30,6 +39,12 @@ CITATION = """\
 }"""
 _FORMAT = 1
 _KEY = "ppln"
+_FORM = {
+    **dict.fromkeys(("name", "data", "budget", "licence", "citation", "date", "dtype"), str),
+    "metrics": [(str, float, str, str)],
+    "options": {str: SCALAR},
+    "parameters": int,
+}
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
@@ -113,7 +128,7 @@ def write(
         if not math.isfinite(metric.value):
             raise ValueError(f"card: the metric {metric.name} is {metric.value}; leave it out")
     state = model.state_dict()
-    check_shapes("model", name, _shapes(without_memory(name, options)), state)
+    check_shapes("model", name, shapes(without_memory(name, options)), state)
     weights = dict(model.named_parameters())
     tensors = {
         key: _stored(key, value, getattr(torch, dtype if key in weights else "float32"))
@@ -144,26 +159,21 @@ def load(path: Path | str) -> tuple[dict[str, Tensor], Card]:
     header, tensors = _open(path)
     if header.get("format") != _FORMAT:
         raise ValueError(
-            f"{path} has format {header.get('format')} of weights, and this ppln reads {_FORMAT}; "
+            f"{path} has format {shown(header.get('format'))} of weights, and this ppln reads {_FORMAT}; "
             "install the version that wrote it, or export it again"
         )
     if header.pop("sha256", None) != _sha256(header, tensors):
         raise ValueError(f"{path} is damaged: its SHA-256 differs; copy or export it again")
-    name = header["name"]
-    if name not in NETWORKS:
-        raise ValueError(
-            f"{path} is of a network {name!r}, which this ppln does not have; install a newer one"
-        )
     try:
-        all_options(name, header["options"])
-        model = without_memory(name, header["options"])
+        check_form(header, _FORM)
+        name = header["name"]
+        if name not in NETWORKS:
+            raise ValueError(
+                f"it is of a network {shown(name)}, which this ppln does not have; install a newer one"
+            )
+        return fitting(name, header["options"], tensors), _card(header)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    check_shapes(str(path), name, _shapes(model), tensors)
-    types = {key: value.dtype for key, value in model.state_dict().items()}
-    # A copy: the file is mapped into memory, and may change later.
-    values = {key: value.to(types[key], copy=True) for key, value in tensors.items()}
-    return values, _card(header)
 
 
 def describe(name: str) -> Card:
@@ -182,10 +192,11 @@ def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         with safe_open(path, "pt") as file:
             text = (file.metadata() or {}).get(_KEY)
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        header = None if text is None else json.loads(text)
+        header = None if text is None else parse_json(text)
     except (SafetensorError, ValueError) as error:
         raise ValueError(
-            f"{path} is damaged, or no file of safetensors ({error}); give a .safetensors of `ppln export`"
+            f"{path} is damaged, or no file of safetensors ({brief(str(error))}); "
+            "give a .safetensors of `ppln export`"
         ) from None
     if not isinstance(header, dict):
         raise ValueError(f"{path} does not say what network it is of; make one with `ppln export`")
@@ -211,10 +222,6 @@ def plain_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         elif key in options:
             raise ValueError(f"options: {key}={value!r} cannot be written to a file")
     return plain
-
-
-def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    return {key: tuple(value.shape) for key, value in model.state_dict().items()}
 
 
 def _stored(key: str, value: Tensor, dtype: torch.dtype) -> Tensor:

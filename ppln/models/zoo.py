@@ -192,7 +192,12 @@ def load_released(state_dict: Mapping[str, Tensor], name: str) -> nn.Module:
         raise ValueError(
             f"state_dict holds another one of {len(inner)} tensors; give state_dict['state_dict']"
         )
-    given = {key.removeprefix("module."): torch.as_tensor(value) for key, value in state_dict.items()}
+    try:
+        given = {key.removeprefix("module."): torch.as_tensor(value) for key, value in state_dict.items()}
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"state_dict has more than tensors by name ({error}); give what torch.load gives of the file"
+        ) from None
     own = model.state_dict()
     theirs = {key: _their_name(key, released.names) for key in own}
     shapes = {theirs[key]: tuple(value.shape) for key, value in own.items()} | dict(released.unused)

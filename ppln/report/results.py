@@ -5,8 +5,9 @@
 Figures are means over seeds ± standard deviation. The paper's stand beside, in columns of their own.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
@@ -15,6 +16,7 @@ from ppln.engine.compare import Interval, grid, spread
 from ppln.engine.portions import Plain
 from ppln.engine.studies import Claim
 from ppln.files import put_in_place
+from ppln.forms import check_form
 
 SAME_SIZE = 0.05  # networks whose parameters differ by no more count as equally large
 INPUT = "blurry"  # the row that gives back its input
@@ -22,6 +24,10 @@ STILL = 80.0  # dB of the blurry frame itself: nothing moves
 _DIGITS = {"psnr": 2, "psnr_unseen": 2, "ssim": 3, "nrmse": 3}
 _NAMES = {"psnr": "PSNR", "psnr_unseen": "PSNR at unseen times", "ssim": "SSIM", "nrmse": "NRMSE"}
 _PAPER = ("nrmse", "psnr", "ssim")
+_BUDGET = {
+    "task": dict.fromkeys(("train_samples", "height", "width", "times_per_sample"), int),
+    "optimizer": dict.fromkeys(("steps", "batch"), int),
+}
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ def markdown(study: Mapping[str, Any]) -> str:
     """All tables, the claims, and what the trainings took."""
     if not study["results"]:
         return "There are no results yet.\n"
+    check_form(study["budget"], _BUDGET, "budget")
     grouped: dict[str, list[Plain]] = {}
     for result in study["results"]:
         grouped.setdefault(result["row"], []).append(result)
@@ -74,15 +81,23 @@ def markdown(study: Mapping[str, Any]) -> str:
 
 def verdicts(study: Mapping[str, Any]) -> list[Verdict]:
     """The claims that there are results for."""
-    found = (_judge(Claim(**claim), study["results"]) for claim in study["claims"])
+    found = (_judge(claim, study["results"]) for claim in _claimed(study))
     return [verdict for verdict in found if verdict is not None]
+
+
+def _claimed(study: Mapping[str, Any]) -> list[Claim]:
+    return [Claim(**{of.name: values[of.name] for of in fields(Claim)}) for values in study["claims"]]
 
 
 def _judge(claim: Claim, results: Sequence[Plain]) -> Verdict | None:
     sides: list[dict[int, Plain]] = []  # what is known of each row on the set, by seed
     seeds = {result["seed"] for result in results if result["row"] in (claim.ours, claim.theirs)}
     for row in (claim.ours, claim.theirs):
-        mine = [result for result in results if result["row"] == row and claim.set in result["sets"]]
+        mine = [
+            result
+            for result in results
+            if result["row"] == row and claim.metric in result["sets"].get(claim.set, {}).get("metrics", {})
+        ]
         side = {result["seed"]: result["sets"][claim.set] for result in mine}
         if mine and mine[0]["training"] is None:  # the same for every seed
             side = dict.fromkeys(seeds, mine[0]["sets"][claim.set])
@@ -129,8 +144,7 @@ def _about(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> str:
         ),
     ]
     sizes = {key: mine[0]["parameters"] for key, mine in grouped.items() if mine[0]["training"]}
-    if sizes:
-        middle = median(sizes.values())
+    if sizes and (middle := median(sizes.values())):
         off = [
             f"{key} ({size / middle - 1:+.0%})"
             for key, size in sizes.items()
@@ -227,13 +241,16 @@ def _mean(values: Sequence[float], digits: int) -> str:
     if not values:
         return ""
     text = f"{fmean(values):.{digits}f}"
-    return f"{text} ± {stdev(values):.{digits}f}" if len(values) > 1 else text
+    if len(values) < 2:
+        return text
+    deviation = stdev(values) if all(map(math.isfinite, values)) else math.nan
+    return f"{text} ± {deviation:.{digits}f}"
 
 
 def _claims(study: Mapping[str, Any]) -> str:
     rows = [["claim", "difference", "95 % over seeds", "95 % over samples", "seeds", "holds"]]
     found = {verdict.claim: verdict for verdict in verdicts(study)}
-    for claim in (Claim(**values) for values in study["claims"]):
+    for claim in _claimed(study):
         more = f" by {claim.least:g} or more" if claim.least else ""
         text = f"{_title(study, claim.ours)} > {_title(study, claim.theirs)}{more}"
         text += f": {_NAMES.get(claim.metric, claim.metric)}, {claim.set}"

@@ -31,7 +31,9 @@ def small(**changes) -> Train:
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 number = st.floats(1e-12, 1e12)
 count = st.integers(1, 10**6)
-option = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), text)
+option = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**63) + 1, 2**63 - 1), st.floats(allow_nan=False), text
+)
 path = st.one_of(text, st.just("1e-3"), st.just("no")).map(Path)
 configs = st.builds(
     Train,

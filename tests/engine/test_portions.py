@@ -31,7 +31,12 @@ def test_test_sets_of_one_training_are_merged(tmp_path):
 def test_of_the_same_training_done_twice_the_first_is_kept(tmp_path):
     """How long it took, on what and when, is not what came out."""
     first, again = made("ours", 0, 34.0, sets=("scenes", "slider")), made("ours", 0, 34.0)
-    again["training"] |= {"seconds": 99.0, "samples_per_s": 5.0, "on": "CPU", "about": {"git": None}}
+    again["training"] |= {
+        "seconds": 99.0,
+        "samples_per_s": 5.0,
+        "on": "CPU",
+        "about": {"git": None, "versions": {}},
+    }
     for k, result in enumerate((first, again)):
         for of in result["sets"].values():
             of["seconds"] = float(k)
@@ -54,7 +59,7 @@ def test_of_the_same_training_done_twice_the_first_is_kept(tmp_path):
 )
 def test_samples_made_on_another_machine_may_differ_a_little(tmp_path, data, same):
     other = made("theirs", 0, 33.0)
-    other["sets"]["slider"]["data"] = {"x_rms": data}
+    other["sets"]["slider"] |= {"data": {"x_rms": data}, "samples": len(data), "per_sample": {}}
     files = [put(tmp_path / "a.json", study(made("ours", 0, 34.0))), put(tmp_path / "b.json", study(other))]
     if same:
         assert len(merge(files)["results"]) == 2
@@ -74,9 +79,13 @@ def test_options_that_came_later_have_their_defaults(tmp_path):
         merge(files)
 
 
-@pytest.mark.parametrize("content", [{"format": "ppln study", "version": 1}, study({})])
-def test_files_that_lack_something_are_named(content, tmp_path):
-    with pytest.raises(ValueError, match=r"a.json is no study.json of `ppln reproduce` \(KeyError"):
+@pytest.mark.parametrize(
+    ("content", "lacks"),
+    [({"format": "ppln study", "version": 1}, "study"), (study({}), r"results\[0\]\.row")],
+)
+def test_files_that_lack_something_are_named(content, lacks, tmp_path):
+    message = rf"a.json is no study.json of `ppln reproduce` \({lacks} is missing\)"
+    with pytest.raises(ValueError, match=message):
         merge([put(tmp_path / "a.json", content)])
 
 
@@ -115,7 +124,7 @@ def test_what_is_no_study_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no .*none.json"):
         merge([tmp_path / "none.json"])
     for content, message in (
-        ({}, "KeyError"),
+        ({}, "format is missing"),
         ({**study(), "version": 2}, "'ppln study' of version 2, this ppln reads 1"),
     ):
         with pytest.raises(ValueError, match=message):

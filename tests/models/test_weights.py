@@ -186,6 +186,18 @@ def test_files_of_others(tmp_path: Path, file: Path):
         ({"options": {"width": 2, "depth": 3}}, "'deblur-ppln' has no option depth; it has mean, segments"),
         ({"options": {"width": 4}}, r"must be \[.*\], got"),
         ({"options": {"mean": "blurry"}}, "mean must be 'regressed' or 'observed'"),
+        ({"options": {"width": "2"}}, "options are {'width': '2'}; deblur-ppln does not take them: '<'"),
+        (
+            {"options": {"width": 2**40}},
+            "deblur-ppln does not take them: Storage size .* overflowed",
+        ),
+        ({"options": {"width": [2]}}, r"options\.width is \[2\]; expected true or false or a whole number"),
+        ({"options": []}, r"options is \[\]; expected names and values"),
+        ({"name": ["deblur-ppln"]}, r"name is \['deblur-ppln'\]; expected text"),
+        ({"name": "deblur-ppln-head", "options": {"layers": 10**9}}, "a network of more than 32 tensors"),
+        ({"name": "deblur-deblursr", "options": {"blocks": 10**9}}, "a network of more than 32 tensors"),
+        ({"metrics": [["psnr", "20", "dB", "scenes"]]}, r"metrics\[0\]\[1\] is '20'; expected a number"),
+        ({"data": None}, "data is None; expected text"),
     ],
 )
 def test_a_header_that_does_not_fit(changes: dict, message: str, file: Path):
@@ -193,6 +205,17 @@ def test_a_header_that_does_not_fit(changes: dict, message: str, file: Path):
     with pytest.raises(ValueError, match=message) as error:
         weights.read(file)
     assert str(file) in str(error.value)
+
+
+def test_weights_of_another_kind(file: Path):
+    header, tensors = json.loads(header_of(file)["__metadata__"]["ppln"]), load_file(file)
+    for kind in (torch.int64, torch.complex64):
+        changed = {**tensors, "affine.bias": tensors["affine.bias"].to(kind)}
+        del header["sha256"]
+        header["sha256"] = weights._sha256(header, changed)
+        save_file(changed, file, {"ppln": json.dumps(header)})
+        with pytest.raises(ValueError, match=rf"affine.bias is of {kind}, which is no kind of torch.float32"):
+            weights.read(file)
 
 
 def test_writing_errors(tmp_path: Path):

@@ -1,0 +1,116 @@
+"""JSON that others may have written: read, and held to a form, or an error of one line.
+
+A form says what a value must be:
+
+    int, str | None             of a type; an int will do for a float, but True for neither; of 64 bits
+    object                      anything
+    [form], (form, form)        a list of any length; of this length
+    {str: form}                 by any names
+    {"a": form, "b?": form}     by these names at least; b may be missing
+    Maybe(form)                 or None
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, get_args
+
+DEPTH = 40  # lists in lists; whoever walks through a value may call themselves as often
+SCALAR = bool | int | float | str | None
+NUMBER = float | str
+"""As evaluate.as_json writes it: those that are not finite are text."""
+SHOWN = 200  # characters of a value in an error
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "null"}
+
+
+class Maybe(NamedTuple):
+    form: Any
+
+
+def read_json(path: Path, form: Any = object) -> Any:
+    """What is in a file, of this form."""
+    try:
+        return parse_json(path.read_bytes(), form)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def parse_json(text: bytes | str, form: Any = object) -> Any:
+    """What a text says, of this form."""
+    try:
+        value = json.loads(text)
+    except UnicodeDecodeError:  # which would quote all of it
+        raise ValueError("it is no text") from None
+    except RecursionError:
+        raise ValueError(f"it is nested more than {DEPTH} deep") from None
+    check_depth(value)
+    check_form(value, form)
+    return value
+
+
+def check_depth(value: Any) -> None:
+    """Raise unless it can be walked through."""
+    level = [value]
+    for _ in range(DEPTH):
+        level = [part for outer in level for part in _parts(outer)]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {DEPTH} deep")
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def check_form(value: Any, form: Any, where: str = "") -> None:
+    """Raise unless a value has a form; where: how to name it."""
+    if isinstance(form, Maybe):
+        if value is not None:
+            check_form(value, form.form, where)
+    elif isinstance(form, dict):
+        if not isinstance(value, dict):
+            raise ValueError(f"{where or 'it'} is {shown(value)}; expected names and values")
+        for name, inner in _expected(value, form, where):
+            check_form(value[name], inner, f"{where}.{name}".strip("."))
+    elif isinstance(form, list | tuple):
+        if not isinstance(value, list) or (isinstance(form, tuple) and len(value) != len(form)):
+            many = f" of {len(form)}" if isinstance(form, tuple) else ""
+            raise ValueError(f"{where or 'it'} is {shown(value)}; expected a list{many}")
+        for k, part in enumerate(value):
+            check_form(part, form[k] if isinstance(form, tuple) else form[0], f"{where}[{k}]")
+    elif form is not object:
+        kinds = get_args(form) if isinstance(form, UnionType) else (form,)
+        kind = type(value)
+        fits = {int, float} & {*kinds} and abs(value) < 2**63 if kind is int else kind in kinds
+        if not fits:
+            words = " or ".join(_WORDS[kind] for kind in kinds)
+            raise ValueError(f"{where or 'it'} is {shown(value)}; expected {words}")
+
+
+def _expected(value: dict[str, Any], form: dict[Any, Any], where: str) -> Iterator[tuple[str, Any]]:
+    """The names that a dictionary has and a form tells of."""
+    if str in form:
+        yield from ((name, form[str]) for name in value)
+        return
+    for name, inner in form.items():
+        if name.removesuffix("?") in value:
+            yield name.removesuffix("?"), inner
+        elif not name.endswith("?"):
+            raise ValueError(f"{f'{where}.{name}'.strip('.')} is missing")
+
+
+def shown(value: Any) -> str:
+    """A value in an error: so much of it that one knows it again."""
+    try:
+        return brief(repr(value))
+    except ValueError:  # a number of thousands of digits
+        return "too large"
+
+
+def brief(text: str) -> str:
+    """The beginning of a text, which may have come from anywhere."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 import ppln
+from ppln.files import check_target, put_in_place
 from ppln.functional import memory, operator, reference
 from ppln.nn.released import ReleasedConv2d, ReleasedConvTranspose2d, released_potential
 
@@ -63,6 +64,8 @@ class Bench:
     """How often each way is timed; the figure is the median."""
     out: Path | None = None
     """The JSON file to write figures to. Default: out/bench-WHAT.json."""
+    overwrite: bool = False
+    """Replace a file that exists."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "channels", "height", "width", "segments", "times", "rounds"):
@@ -75,6 +78,8 @@ def run(bench: Bench) -> dict[str, Any]:
     device = bench.device if bench.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda': torch sees no GPU here; use --device cpu")
+    if bench.out is not None:
+        check_target(bench.out, overwrite=bench.overwrite)  # an error now, rather than after all is measured
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bench.precision != "32"
     variants, facts = {"node": _node, "layer": _layer, "model": _model}[bench.what](bench, device)
@@ -92,7 +97,8 @@ def run(bench: Bench) -> dict[str, Any]:
     }
     if bench.out is not None:
         bench.out.parent.mkdir(parents=True, exist_ok=True)
-        bench.out.write_text(json.dumps(result, indent=1) + "\n")
+        with put_in_place(bench.out, overwrite=bench.overwrite) as aside:
+            aside.write_text(json.dumps(result, indent=1) + "\n")
     return result
 
 

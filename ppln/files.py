@@ -3,7 +3,7 @@
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -11,19 +11,20 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def put_in_place(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
+def put_in_place(path: Path, *, overwrite: bool = True, inputs: Iterable[Path] = ()) -> Iterator[Path]:
     """A name to write to; what is there afterwards takes the name `path`, if all went well.
 
-    Then it is on the disk, too: a crash leaves the file from before, or none.
+    Then it is on the disk, too: a crash leaves the file from before, or none. overwrite, inputs: see
+    check_target.
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to; make it first")
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        _refuse_existing(path, overwrite)
+        check_target(path, overwrite=overwrite, inputs=inputs)
         yield aside
         sync(aside)
-        _refuse_existing(path, overwrite)
+        check_target(path, overwrite=overwrite)  # it may have come meanwhile
         aside.replace(path)
         sync(path.parent)
     except OSError as error:
@@ -36,9 +37,38 @@ def put_in_place(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
             aside.unlink()
 
 
-def _refuse_existing(path: Path, overwrite: bool) -> None:
-    if path.exists() and not overwrite:
+def check_target(
+    path: Path, *, overwrite: bool = False, is_folder: bool = False, inputs: Iterable[Path] = ()
+) -> None:
+    """An error, unless nothing is at `path`, or what may be replaced.
+
+    With overwrite, that is a file, or a folder where a folder is written: no link, no device, and nothing
+    that is read, by whatever name. inputs: files that are read, and folders of such files.
+    """
+    if not os.path.lexists(path):
+        return
+    refuse_inputs(path, inputs)
+    if path.is_symlink() or not (path.is_dir() if is_folder else path.is_file()):
+        kinds = {"a link": path.is_symlink(), "a folder": path.is_dir(), "a file": path.is_file()}
+        what = next((kind for kind, is_it in kinds.items() if is_it), "no plain file")
+        raise FileExistsError(f"{path} is {what}, which is not replaced; give another name")
+    if not overwrite:
         raise FileExistsError(f"{path} exists; give overwrite=True to replace it, or another name")
+
+
+def refuse_inputs(path: Path, inputs: Iterable[Path]) -> None:
+    """An error if what is at `path`, or a file in it, is one that is read: also by a link's name."""
+    there = _identities(path)
+    for source in inputs:
+        if there & _identities(source):
+            raise ValueError(f"{path} would replace what is read from {source}; give another name")
+
+
+def _identities(path: Path) -> set[tuple[int, int]]:
+    """Of a file, or of all files in a folder: the same for all names of a file."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    found = [file.stat() for file in files if file.exists() and not file.is_dir()]
+    return {(about.st_dev, about.st_ino) for about in found}
 
 
 def make_folder(out: Path) -> None:

@@ -239,9 +239,7 @@ def test_a_folder_may_have_the_name_of_a_network(blurry, monkeypatch, tmp_path):
 
 def test_what_exists_is_kept(blurry, monkeypatch, tmp_path):
     (tmp_path / "film.mp4").write_text("mine")
-    with pytest.raises(
-        SystemExit, match=r"film.mp4 is there already; choose another name, or give --overwrite"
-    ):
+    with pytest.raises(SystemExit, match=r"film.mp4 exists; give --overwrite to replace it, or another name"):
         run(monkeypatch, "deblur", blurry, "-o", tmp_path / "film.mp4")
     assert (tmp_path / "film.mp4").read_text() == "mine"
 

@@ -29,7 +29,7 @@ from ppln.datasets.windows import FORMAT, MANIFEST, VERSION, Entry, Manifest, Pr
 from ppln.events.events import whole
 from ppln.events.io import RecordingError, detect, regular
 from ppln.events.io.hdf5 import attribute, created, dataset, opened
-from ppln.files import alone, make_folder, put_in_place
+from ppln.files import alone, make_folder, put_in_place, refuse_inputs
 
 ARRAYS = Window._fields
 COMPRESSION = 4  # of gzip
@@ -99,11 +99,8 @@ def prepare(
     named = _names(sources)
     if protocol == "hqf":
         _check_hqf(named, frames_per_blur)
-    for name, source in named.items():
-        if source.resolve() == (out / f"{name}.h5").resolve():
-            raise ValueError(
-                f"out is {out}, where {name}.h5 would replace its own source; give another folder"
-            )
+    for name in named:
+        refuse_inputs(out / f"{name}.h5", named.values())
     make_folder(out)
     with alone(out):
         manifest = _manifest(out, protocol, frames_per_blur)

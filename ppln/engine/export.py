@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ppln.engine.trained import find
-from ppln.files import put_in_place
+from ppln.files import check_target, put_in_place
 from ppln.functional import use_backend
 from ppln.models import weights
 from ppln.models.weights import Card, Dtype
@@ -65,6 +65,7 @@ def export(
         _need_onnx()
     network = find(source, ema=ema)
     model, card = network.net, network.card
+    check_target(out, overwrite=overwrite, inputs=_read_from(network.file))
     if out.suffix == ".safetensors":
         card = weights.write(out, model, card.name, card.options, card, dtype=dtype, overwrite=overwrite)
         difference = _compare(weights.read(out)[0], model)
@@ -78,6 +79,13 @@ def export(
                     f"where {TOLERANCE:.0e} is allowed, and was not written"
                 )
     return Exported(out, card, out.stat().st_size, difference)
+
+
+def _read_from(weights: Path | None) -> list[Path]:
+    """All of a checkpoint, or a file of its own."""
+    if weights is None:
+        return []
+    return [weights.parent if (weights.parent / "manifest.json").exists() else weights]
 
 
 def _trace(model: nn.Module) -> torch.export.ExportedProgram:

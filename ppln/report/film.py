@@ -5,7 +5,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.io import require
-from ppln.files import put_in_place
+from ppln.files import check_target, put_in_place
 
 REQUIREMENT = "imageio[ffmpeg]>=2.30"
 LEAST_FPS = 0.01
@@ -67,11 +67,13 @@ class Film:
     (none)      a folder of PNG files, named by number and time: 000012_104000us.png
 
     play_fps: frames per second that it plays. overwrite: replace what is there; a folder only if it is such a
-    film. All is written aside, and put in place at the end: what fails or is interrupted leaves nothing, and
-    what was there stays.
+    film. inputs: what frames are made of, and is never replaced. All is written aside, and put in place at
+    the end: what fails or is interrupted leaves nothing, and what was there stays.
     """
 
-    def __init__(self, path: Path, *, play_fps: float = 25.0, overwrite: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, play_fps: float = 25.0, overwrite: bool = False, inputs: Iterable[Path] = ()
+    ) -> None:
         kinds: dict[str, type[_Writer]] = {".mp4": _Mp4, ".gif": _Gif, "": _Folder}
         kind = kinds.get(path.suffix.lower())
         if kind is None:
@@ -90,27 +92,19 @@ class Film:
         self._table = self._place.with_suffix(".times.csv") if kind is _Mp4 else None
         self._times: list[int] = []
         self._aside: Path | None = None  # where it is written till the end
-        self._kind, self._overwrite = kind, overwrite
+        self._kind, self._overwrite, self._inputs = kind, overwrite, list(inputs)
         self._shape: tuple[int, ...] | None = None
         self._check_target()
 
     def _check_target(self) -> None:
-        path, table = self.path, self._table
-        if table is not None and table.exists():
-            if not self._overwrite:
-                raise FileExistsError(
-                    f"{table} is there already; choose another name, or give overwrite=True"
-                )
-            if not table.is_file() or not table.read_bytes().startswith(TIMES.encode()):
-                raise FileExistsError(f"{table} is not of a film; choose another name")
-        if not path.exists() or self._is_empty_folder():
+        path, is_folder = self.path, self._kind is _Folder
+        if self._table is not None:
+            check_target(self._table, overwrite=self._overwrite, inputs=self._inputs)
+            if self._table.exists() and not self._table.read_bytes().startswith(TIMES.encode()):
+                raise FileExistsError(f"{self._table} is not of a film; choose another name")
+        if self._is_empty_folder():
             return
-        if not self._overwrite:
-            raise FileExistsError(f"{path} is there already; choose another name, or give overwrite=True")
-        if path.is_dir() != (self._kind is _Folder):
-            raise FileExistsError(
-                f"{path} is {'a folder' if path.is_dir() else 'a file'}; choose another name"
-            )
+        check_target(path, overwrite=self._overwrite, is_folder=is_folder, inputs=self._inputs)
         if path.is_dir() and not all(file.match("[0-9]*_*us.png") for file in path.iterdir()):
             raise FileExistsError(f"{path} holds more than frames of a film; choose another folder")
         if path.is_mount():

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events import Events, Frames, Imu, Sensor, Signal, Triggers, concatenate
-from ppln.events.io import Header, Unread, detect, iter_packets, printable, require
+from ppln.events.io import Header, Unread, detect, iter_packets, printable, require, sources
+from ppln.files import check_target, put_in_place
 
 _RATE_BIN_US = 10_000
 _GAP_US = 100_000  # no event anywhere on the sensor for so long is worth a line
@@ -17,6 +18,7 @@ _PICTURE_US = 20_000  # of events in one picture
 _NAMED = 12  # of what is not read, at most
 _MOST_PIXELS = 1 << 24  # of a sensor, to be counted one by one; the largest there are have a few million
 _MOST_BINS = 1 << 24  # of time in a picture: two days
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")  # of plots
 
 
 @dataclass
@@ -211,9 +213,17 @@ def _short(rate: float) -> str:
     return f"{rate:.3g}"
 
 
-def plot(summary: Summary, out: Path, **options: Any) -> None:
-    """Draw events of the busiest moment, the frame nearest to it, events per pixel; rate and IMU by time."""
+def check_plot(out: Path, path: Path, *, format: str | None = None, overwrite: bool = False) -> None:
+    """An error now, rather than when all is read, if a picture of the recording at `path` cannot go there."""
     require("matplotlib", "matplotlib>=3.8", "drawing a recording")
+    if out.suffix.lower() not in _SUFFIXES:
+        raise ValueError(f"plot is {out}; give a name that ends in {', '.join(_SUFFIXES)}")
+    check_target(out, overwrite=overwrite, inputs=sources(path, format=format))
+
+
+def plot(summary: Summary, out: Path, *, overwrite: bool = False, **options: Any) -> None:
+    """Draw events of the busiest moment, the frame nearest to it, events per pixel; rate and IMU by time."""
+    check_plot(out, summary.path, format=summary.format, overwrite=overwrite)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
@@ -284,7 +294,8 @@ def plot(summary: Summary, out: Path, **options: Any) -> None:
         f"{summary.path.name}: {summary.format}, {_size(summary.sensor)}, {summary.events:,} events"
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=100)
+    with put_in_place(out, overwrite=overwrite) as aside:
+        figure.savefig(aside, format=out.suffix[1:], dpi=100)
 
 
 def _moment(summary: Summary, begin: int, options: dict[str, Any]) -> tuple[Events, NDArray | None, int]:

@@ -15,7 +15,7 @@ from typing import Any
 from ppln.engine.compare import Interval, grid, spread
 from ppln.engine.portions import Plain
 from ppln.engine.studies import Claim
-from ppln.files import put_in_place
+from ppln.files import check_target, put_in_place
 from ppln.forms import check_form
 
 SAME_SIZE = 0.05  # networks whose parameters differ by no more count as equally large
@@ -53,6 +53,7 @@ def around(page: Path, name: str) -> tuple[str, str]:
     start, end = f"<!-- study {name} -->", "<!-- end -->"
     if not page.is_file():
         raise FileNotFoundError(f"there is no {page}; write one that has the lines {start} and {end}")
+    check_target(page, overwrite=True)  # it can be replaced
     try:
         before, found, rest = page.read_text(encoding="utf-8").partition(start)
     except UnicodeDecodeError:

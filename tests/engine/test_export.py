@@ -236,13 +236,24 @@ def test_a_file_that_exists_stays(tiny: Path, tmp_path: Path, suffix: str):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith((".", "a."))] == [out.name]
 
 
-def test_overwrite(tiny: Path):
-    before = weights.read(tiny)[0].state_dict()
-    export(tiny, tiny, dtype="bfloat16", overwrite=True)  # also the source itself
-    after = weights.read(tiny)[0].state_dict()
-    assert weights.read(tiny)[1].dtype == "bfloat16"
+def test_overwrite(tiny: Path, tmp_path: Path):
+    out = tmp_path / "out.safetensors"
+    for dtype in ("float32", "bfloat16"):
+        export(tiny, out, dtype=dtype, overwrite=True)
+    before, after = (weights.read(path)[0].state_dict() for path in (tiny, out))
+    assert weights.read(out)[1].dtype == "bfloat16"
     for name, value in before.items():
         torch.testing.assert_close(after[name], value, rtol=2**-8, atol=0)
+
+
+def test_what_is_exported_is_not_replaced(tiny: Path, run: Path, tmp_path: Path):
+    (tmp_path / "hard.safetensors").hardlink_to(tiny)
+    files = [path for path in run.rglob("*.safetensors") if not path.parent.is_symlink()]
+    for source, out in ((tiny, tiny), (tiny, tmp_path / "hard.safetensors"), *((run, file) for file in files)):
+        before = out.read_bytes()
+        with pytest.raises(ValueError, match="would replace what is read from"):
+            export(source, out, overwrite=True)
+        assert out.read_bytes() == before
 
 
 def test_use_backend(monkeypatch):

@@ -109,7 +109,7 @@ def test_what_is_there_stays_unless_told(name, tmp_path):
         return {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
 
     before = content()
-    with pytest.raises(FileExistsError, match="there already"):
+    with pytest.raises(FileExistsError, match="exists; give overwrite=True"):
         Film(path)
     with pytest.raises(KeyboardInterrupt):
         write(path, stopped(2, KeyboardInterrupt()), overwrite=True)
@@ -192,7 +192,7 @@ def test_an_empty_folder_that_others_fill_meanwhile(tmp_path):
         yield smooth()[0]
         (tmp_path / "thesis.txt").write_text("years of work")
 
-    with pytest.raises(FileExistsError, match="is there already"):
+    with pytest.raises(FileExistsError, match="exists; give overwrite=True"):
         write(tmp_path, frames())
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
 

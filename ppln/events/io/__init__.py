@@ -8,7 +8,8 @@ A format is a module of this folder with two functions:
 Packets are small, CHUNK events at most, so that a file need not fit in memory. Where only_events, the others
 need not be made. What else the file holds is named in the end, by packets of Unread. A fault of the file is a
 RecordingError (a ValueError becomes one here); a format's library is imported when the first packet is asked
-for.
+for. A format that reads files beside the one at `path` has a third function, files(path), which lists them
+all.
 """
 
 import importlib
@@ -161,6 +162,12 @@ def detect(path: str | Path) -> str:
     if head.startswith(b"PK\3\4") and not is_zipfile(path):
         raise RecordingError(f"{path} is a zip archive that is damaged or cut short")
     raise RecordingError(f"{path} is of no known format; there are: {', '.join(FORMATS)}")
+
+
+def sources(path: str | Path, *, format: str | None = None) -> list[Path]:
+    """The files, or the folder, that a recording is read from."""
+    module = _module(format or detect(path))
+    return module.files(Path(path)) if hasattr(module, "files") else [Path(path)]
 
 
 def read_events(path: str | Path, *, format: str | None = None, **options: Any) -> Events:

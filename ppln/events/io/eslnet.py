@@ -70,6 +70,10 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
         yield Unread(f"variable {name}")
 
 
+def files(path: Path) -> list[Path]:
+    return [path, *(file for pair in _pairs(path) for file in pair if file)]
+
+
 def _pairs(path: Path) -> list[tuple[Path, Path | None]]:
     if not path.is_dir():
         mat = path if path.suffix == ".mat" else _mat_of(path)

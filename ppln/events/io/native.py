@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events
-from ppln.events.io import Header, Options, Packet, RecordingError, detect, iter_packets
+from ppln.events.io import Header, Options, Packet, RecordingError, detect, iter_packets, sources
 from ppln.events.io.hdf5 import (
     SIGNATURE,
     attribute,
@@ -36,6 +36,7 @@ from ppln.events.recording import Frames, Imu, Recording, Signal, Triggers, Unre
 from ppln.files import put_in_place
 
 NAME, VERSION = b"ppln recording", 1
+SUFFIXES = (".h5", ".hdf5")
 COLUMNS = ("events/x", "events/y", "events/t", "events/p")
 UNITS = {
     "x": "px",
@@ -118,15 +119,16 @@ def write_recording(
     source_format: str = "",
     compression: int = 4,
     overwrite: bool = False,
+    inputs: Iterable[Path] = (),
 ) -> Counts:
     """Write a recording, or packets as a reader gives them, of which one is held at a time.
 
     The file takes its name when it is complete and on the disk: a crash leaves none, or the one from before.
-    compression: of gzip, 0 to 9.
+    compression: of gzip, 0 to 9. inputs: files that packets are made of, which are never replaced.
     """
     if isinstance(recording, Recording):
         source_format, recording = source_format or recording.format, _packets_of(recording)
-    with put_in_place(Path(path), overwrite=overwrite) as aside:
+    with put_in_place(_named(path), overwrite=overwrite, inputs=inputs) as aside:
         return _write(aside, iter(recording), source_format, compression)
 
 
@@ -144,8 +146,10 @@ def convert(
 
     verify: before the target takes its name, read both again and compare every array.
     """
+    path = _named(target)
     how = {"format": format or detect(source), **vars(options or Options())}
-    with put_in_place(Path(target), overwrite=overwrite) as aside:
+    inputs = sources(source, format=how["format"])
+    with put_in_place(path, overwrite=overwrite, inputs=inputs) as aside:
         counts = _write(aside, iter_packets(source, **how), how["format"], compression)
         if verify:
             wanted = _digests(iter_packets(source, **how))
@@ -154,6 +158,14 @@ def convert(
             if different:
                 raise RecordingError(f"what was written of {source} differs in {', '.join(different)}")
         return counts
+
+
+def _named(path: str | Path) -> Path:
+    """A name that says what is written."""
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{path} would be an HDF5 file; give a name that ends in {' or '.join(SUFFIXES)}")
+    return path
 
 
 def _checked(file: Any, path: Path) -> tuple[int, int]:

@@ -307,21 +307,28 @@ def _prepare(words: list[str]) -> None:
     from ppln.datasets import hqf
     from ppln.datasets.prepare import Done, Summary, prepare
     from ppln.events.io import printable
+    from ppln.progress import Progress
 
     what, *arguments = words or ["--help"]
     cores = os.cpu_count() or 1
 
-    def report(done: Done, number: int, total: int) -> None:
-        entry, how = done.entry, "made" if done.made else "there already"
-        counts = f"{entry.windows:,} windows, {entry.events:,} events"
-        print(f"{number}/{total} {done.name}: {counts} ({how}, {done.seconds:.1f} s)", flush=True)
+    def make(raw: Any, out: Path, *, verify: bool, **options: Any) -> Summary:
+        with Progress("prepare") as progress:
 
-    def close(summary: Summary, out: Path, verify: bool) -> None:
+            def report(done: Done, number: int, total: int) -> None:
+                entry, how = done.entry, "made" if done.made else "there already"
+                counts = f"{entry.windows:,} windows, {entry.events:,} events"
+                print(f"{number}/{total} {done.name}: {counts} ({how}, {done.seconds:.1f} s)", flush=True)
+                progress("recordings", number, total)
+
+            progress("recordings", 0)
+            summary = prepare(raw, out, verify=verify, progress=report, **options)
         for path in summary.ignored:
             print(f"not a recording: {printable(str(path))}")
         print(f"wrote {out}: {len(summary.manifest.recordings)} recordings")
         if verify:
             print("verified: every array equals what the sources give")
+        return summary
 
     def of_hqf(
         raw: Path,
@@ -343,10 +350,7 @@ def _prepare(words: list[str]) -> None:
             overwrite: Make all files again.
         """
         bags = hqf.find_bags(raw, partial=partial)
-        summary = prepare(
-            bags, out, protocol="hqf", workers=workers, verify=verify, overwrite=overwrite, progress=report
-        )
-        close(summary, out, verify)
+        summary = make(bags, out, protocol="hqf", workers=workers, verify=verify, overwrite=overwrite)
         missing = [name for name in hqf.NAMES if name not in summary.manifest.recordings]
         if missing:
             print(f"missing: {', '.join(missing)}")
@@ -370,8 +374,8 @@ def _prepare(words: list[str]) -> None:
             verify: In the end, read all files again and compare them with the recordings.
             overwrite: Make all files again.
         """
-        options: dict[str, Any] = {"workers": workers, "verify": verify, "overwrite": overwrite}
-        close(prepare(raw, out, frames_per_blur=frames_per_blur, progress=report, **options), out, verify)
+        options = {"frames_per_blur": frames_per_blur, "workers": workers}
+        make(raw, out, verify=verify, overwrite=overwrite, **options)
 
     commands: dict[str, Callable[..., None]] = {"hqf": of_hqf, "recordings": of_recordings}
     if what in HELP:
@@ -413,21 +417,28 @@ def _info(arguments: list[str]) -> None:
     as_they_are = Options()
 
     def info(
-        recording: Path, plot: Path | None = None, format: str | None = None, reading: Options = as_they_are
+        recording: Path,
+        plot: Path | None = None,
+        overwrite: bool = False,
+        format: str | None = None,
+        reading: Options = as_they_are,
     ) -> None:
         """Print what is in a recording: sensor, events, rates, gaps, frames, triggers, signals, IMU samples.
 
         Args:
             recording: The recording: a file, or a folder.
-            plot: Also draw it, as this PNG file. Default: draw nothing.
+            plot: Also draw it, as this PNG, JPEG, SVG or PDF file. Default: draw nothing.
+            overwrite: Replace a picture that exists.
             format: The format of the recording, such as aedat4. Default: as its content tells.
             reading: How the recording is read.
         """
         options = asdict(reading)
+        if plot is not None:
+            report.check_plot(plot, recording, format=format, overwrite=overwrite)
         summary = report.summarize(recording, format=format, **options)
         print(report.text(summary))
         if plot is not None:
-            report.plot(summary, plot, **options)
+            report.plot(summary, plot, overwrite=overwrite, **options)
             print(f"wrote {plot}")
 
     _parse(info, "info", arguments)
@@ -435,6 +446,7 @@ def _info(arguments: list[str]) -> None:
 
 def _convert(arguments: list[str]) -> None:
     from ppln.events.io import Options, native, printable
+    from ppln.progress import Progress
     from ppln.report.recording import listed
 
     as_they_are = Options()
@@ -457,9 +469,9 @@ def _convert(arguments: list[str]) -> None:
             format: The format of the recording, such as aedat4. Default: as its content tells.
             reading: How the recording is read.
         """
-        counts = native.convert(
-            recording, out, format=format, options=reading, verify=verify, overwrite=overwrite
-        )
+        how: dict[str, Any] = {"format": format, "options": reading, "verify": verify}
+        with Progress("convert-recording") as progress:
+            counts = native.convert(recording, out, overwrite=overwrite, progress=progress, **how)
         print(f"wrote {out}")
         print(f"  {counts.events:,} events, {counts.frames:,} frames, {counts.triggers:,} triggers")
         if counts.imu:
@@ -481,6 +493,7 @@ def _simulate(arguments: list[str]) -> None:
     from ppln.events.io import native
     from ppln.events.simulate import DVS
     from ppln.events.video import simulated_packets
+    from ppln.progress import Progress
 
     def simulate(
         video: Path,
@@ -489,6 +502,7 @@ def _simulate(arguments: list[str]) -> None:
         fps: float | None = None,
         seed: int = 0,
         keep_frames: bool = True,
+        blur: int = 1,
         overwrite: bool = False,
     ) -> None:
         """Write the recording that an event camera would have made of a video.
@@ -501,14 +515,19 @@ def _simulate(arguments: list[str]) -> None:
                 Default: as the video tells.
             seed: Seed of the camera's noise.
             keep_frames: Also write the frames of the video, in grey, as the camera's own.
+            blur: Make each of them the mean of so many frames of the video, for `ppln deblur`. With 1 they
+                stay sharp.
             overwrite: Replace a file that exists.
         """
-        counts = native.write_recording(
-            simulated_packets(video, camera, fps=fps, seed=seed, keep_frames=keep_frames),
-            out,
-            source_format="simulated",
-            overwrite=overwrite,
-        )
+        how: dict[str, Any] = {"fps": fps, "seed": seed, "keep_frames": keep_frames, "blur": blur}
+        with Progress("simulate") as progress:
+            counts = native.write_recording(
+                simulated_packets(video, camera, progress=progress, **how),
+                out,
+                source_format="simulated",
+                overwrite=overwrite,
+                inputs=[video],
+            )
         print(f"wrote {out}")
         print(f"  {counts.events:,} events, {counts.frames:,} frames")
 
@@ -546,21 +565,16 @@ def _train(words: list[str]) -> None:
 
 
 def _evaluate(words: list[str]) -> None:
-    from rich.console import Console
-    from rich.progress import Progress
-
     from ppln.engine import results
+    from ppln.progress import Progress
 
     source, *options = words or ["--help"]
     if source in HELP:
         print(results.usage())
         return
     network, task, how = results.parse(source, options)
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
-        shown = bar.add_task("evaluate", total=None)
-        found, folder = results.evaluate_network(
-            network, task, how, lambda done, of: bar.update(shown, completed=done, total=of)
-        )
+    with Progress("evaluate") as progress:
+        found, folder = results.evaluate_network(network, task, how, partial(progress, "samples"))
     if folder is not None:
         print(f"{results.text(found)}\nwrote {folder}")
 

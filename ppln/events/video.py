@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.events import recording
 from ppln.events.camera import EventCamera
-from ppln.events.io import Header, Packet, RecordingError, require
+from ppln.events.events import whole
+from ppln.events.io import Header, Packet, RecordingError, Tell, require
+from ppln.events.recording import Frames
 from ppln.events.simulate import DVS, simulate_video
 
 REQUIREMENT = "imageio[ffmpeg]>=2.30"
@@ -38,7 +39,12 @@ def read_video(path: str | Path, *, fps: float | None = None, linear: bool = Tru
     The pictures of a folder are its files with a usual ending, by name, with numbers in order: 9.png comes
     before 10.png. Transparency is ignored.
     """
-    path = Path(path)
+    _, frames = _opened(Path(path), fps)
+    return ((time_us, _intensity(frame.dtype)[frame]) for time_us, frame in frames) if linear else frames
+
+
+def _opened(path: Path, fps: float | None) -> tuple[int, Stream]:
+    """How many frames there are, and these, as stored."""
     if fps is not None and not 0 < fps < math.inf:
         raise ValueError(f"fps is {fps}; give a finite number above 0")
     if not path.exists():
@@ -46,8 +52,7 @@ def read_video(path: str | Path, *, fps: float | None = None, linear: bool = Tru
     if path.is_dir() and fps is None:
         raise ValueError(f"fps is None, but the pictures of {path} have no time stamps; give fps")
     rate = None if fps is None else Fraction(fps)
-    frames = _pictures(path, rate) if rate and path.is_dir() else _video(path, rate)
-    return ((time_us, _intensity(frame.dtype)[frame]) for time_us, frame in frames) if linear else frames
+    return _pictures(path, rate) if rate and path.is_dir() else _video(path, rate)
 
 
 def simulated_packets(
@@ -57,29 +62,52 @@ def simulated_packets(
     fps: float | None = None,
     seed: int = 0,
     keep_frames: bool = True,
+    blur: int = 1,
+    progress: Tell | None = None,
 ) -> Iterator[Packet]:
     """What an event camera would have recorded of a video, as packets; the frames of the video are its own.
 
     fps: see read_video. camera and seed: see simulate_video. Two frames are in memory at a time.
+    blur: a frame is the mean of so many of the video that follow each other: of their light, stored with
+    the curve of the video. Its exposure is from the first to the last; of a sharp one it takes no time.
+    progress: called with "frames", how many of the video are done, and of how many.
     """
-    kept: list[tuple[int, NDArray]] = []
+    blur = whole("blur", blur, least=1)
+    if blur > 1 and not keep_frames:
+        raise ValueError(f"blur is {blur}, but no frames are kept; leave it out, or keep them")
+    total, frames = _opened(Path(path), fps)
+    if blur > max(1, total):
+        raise ValueError(f"blur is {blur}, but {path} has {total} frames; give a smaller number")
+    if rest := total % blur:
+        few = f"the last {rest} of {total} frames are fewer than {blur}"
+        warnings.warn(f"{path}: {few}, and no blurry frame is made of them", stacklevel=2)
+    kept: list[Frames] = []
 
-    def light() -> Iterator[tuple[int, NDArray]]:
-        for time_us, frame in read_video(path, fps=fps, linear=False):
-            kept.append((time_us, frame))
-            yield time_us, _intensity(frame.dtype)[frame]
+    def seen() -> Stream:
+        times: list[int] = []
+        light: NDArray = np.zeros(())
+        for done, (time_us, frame) in enumerate(frames, start=1):
+            intensity = _intensity(frame.dtype)[frame]
+            times.append(time_us)
+            light = light + intensity.astype(np.float64)
+            if len(times) == blur:
+                image = frame if blur == 1 else _stored(light / blur, frame.dtype)
+                kept.append(Frames(image[None], np.array(times[:1]), np.array([[times[0], times[-1]]])))
+                times, light = [], np.zeros(())
+            if progress is not None:
+                progress("frames", done, total)
+            yield time_us, intensity
 
-    for k, events in enumerate(simulate_video(light(), camera, seed=seed)):
+    for k, events in enumerate(simulate_video(seen(), camera, seed=seed)):
         if k == 0:
             yield Header(events.sensor)
         yield events
         if keep_frames:
-            for time_us, frame in kept:
-                yield recording.Frames(frame[None], np.array([time_us]))
+            yield from kept
         kept.clear()
 
 
-def _video(path: Path, rate: Fraction | None) -> Stream:
+def _video(path: Path, rate: Fraction | None) -> tuple[int, Stream]:
     ffmpeg = require("imageio_ffmpeg", REQUIREMENT, "reading a video").get_ffmpeg_exe()
     # Frames as they are stored: by default, ffmpeg repeats and leaves out some to make the rate even.
     frames = ["-map", "0:v:0", "-fps_mode", "passthrough", "-pix_fmt", "gray"]
@@ -99,33 +127,39 @@ def _video(path: Path, rate: Fraction | None) -> Stream:
         raise RecordingError(f"{path} is no video that ffmpeg can read: {''.join(said[-1:])}")
     if said:
         warnings.warn(f"{path}: ffmpeg found faults, the first of {len(said)}: {said[0]}", stacklevel=2)
-    width, height = int(size[1]), int(size[2])
-    step = Fraction(unit[1]) if rate is None else 1 / rate
+    past = range(len(ticks)) if rate else [tick - ticks[0] for tick in ticks]
+    step = 1 / rate if rate else Fraction(unit[1])
+    times = [round(ticks_past * step * 10**6) for ticks_past in past]
+    command = [*read, "-f", "rawvideo", "-"]
+    return len(times), _decoded(path, command, times, width=int(size[1]), height=int(size[2]))
+
+
+def _decoded(path: Path, command: list[str], times: list[int], *, width: int, height: int) -> Stream:
     with subprocess.Popen(
-        [*read, "-f", "rawvideo", "-"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
         assert process.stdout is not None
         try:
-            for k, tick in enumerate(ticks):
+            for k, time_us in enumerate(times):
                 data = process.stdout.read(width * height)
                 if len(data) < width * height:
-                    raise RecordingError(f"{path} ends after {k} of its {len(ticks)} frames")
-                past = tick - ticks[0] if rate is None else k
-                yield round(past * step * 10**6), np.frombuffer(data, np.uint8).reshape(height, width)
+                    raise RecordingError(f"{path} ends after {k} of its {len(times)} frames")
+                yield time_us, np.frombuffer(data, np.uint8).reshape(height, width)
         finally:
             process.kill()
 
 
-def _pictures(folder: Path, rate: Fraction) -> Stream:
-    imageio = require("imageio.v3", REQUIREMENT, "reading pictures")
+def _pictures(folder: Path, rate: Fraction) -> tuple[int, Stream]:
     paths = [path for path in folder.iterdir() if path.suffix.lower() in PICTURES]
     if not paths:
         raise RecordingError(f"{folder} holds no pictures ({', '.join(sorted(PICTURES))})")
+    return len(paths), _in_order(sorted(paths, key=_by_number), rate)
+
+
+def _in_order(paths: list[Path], rate: Fraction) -> Stream:
+    imageio = require("imageio.v3", REQUIREMENT, "reading pictures")
     shape = None
-    for k, path in enumerate(sorted(paths, key=_by_number)):
+    for k, path in enumerate(paths):
         try:
             picture = imageio.imread(path)
         except (OSError, ValueError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
@@ -158,3 +192,9 @@ def _intensity(dtype: np.dtype) -> NDArray[np.float32]:
     """Linear intensity of every stored value (sRGB, IEC 61966-2-1)."""
     stored = np.linspace(0, 1, np.iinfo(dtype).max + 1)
     return np.where(stored <= 0.04045, stored / 12.92, ((stored + 0.055) / 1.055) ** 2.4).astype(np.float32)
+
+
+def _stored(light: NDArray, dtype: np.dtype) -> NDArray:
+    """The value that stands for an intensity, the nearest: the other way round."""
+    curve = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
+    return np.rint(curve * np.iinfo(dtype).max).astype(dtype)

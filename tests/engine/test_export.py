@@ -249,7 +249,11 @@ def test_overwrite(tiny: Path, tmp_path: Path):
 def test_what_is_exported_is_not_replaced(tiny: Path, run: Path, tmp_path: Path):
     (tmp_path / "hard.safetensors").hardlink_to(tiny)
     files = [path for path in run.rglob("*.safetensors") if not path.parent.is_symlink()]
-    for source, out in ((tiny, tiny), (tiny, tmp_path / "hard.safetensors"), *((run, file) for file in files)):
+    for source, out in (
+        (tiny, tiny),
+        (tiny, tmp_path / "hard.safetensors"),
+        *((run, file) for file in files),
+    ):
         before = out.read_bytes()
         with pytest.raises(ValueError, match="would replace what is read from"):
             export(source, out, overwrite=True)

@@ -15,7 +15,7 @@ all.
 import importlib
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -98,6 +98,7 @@ class Options:
 
 
 Packet = Header | Events | Frames | Triggers | Signal | Imu | Unread
+Tell = Callable[[str, int, int | None], None]  # of what, how much is done, and of how much, where it is known
 
 
 def require(library: str, requirement: str, what: str) -> Any:
@@ -222,6 +223,17 @@ def _windows(path: str | Path, packets: Iterator[Packet], window_us: int) -> Ite
 def iter_packets(path: str | Path, *, format: str | None = None, **options: Any) -> Iterator[Packet]:
     """All of a recording in small packets, Header first; need not fit in memory. `options`: see Options."""
     return _packets(path, format, Options(**options), only_events=False)
+
+
+def told(
+    packets: Iterator[Packet], progress: Tell | None, of: str, done: int = 0, total: int | None = None
+) -> Iterator[Packet]:
+    """The packets, while it is told how many events have passed."""
+    for packet in packets:
+        yield packet
+        if progress is not None and isinstance(packet, Events):
+            done += len(packet)
+            progress(of, done, total)
 
 
 def read_recording(path: str | Path, *, format: str | None = None, **options: Any) -> Recording:

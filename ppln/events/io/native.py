@@ -18,7 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events
-from ppln.events.io import Header, Options, Packet, RecordingError, detect, iter_packets, sources
+from ppln.events.io import (
+    Header,
+    Options,
+    Packet,
+    RecordingError,
+    Tell,
+    detect,
+    iter_packets,
+    sources,
+    told,
+)
 from ppln.events.io.hdf5 import (
     SIGNATURE,
     attribute,
@@ -141,19 +151,23 @@ def convert(
     compression: int = 4,
     verify: bool = True,
     overwrite: bool = False,
+    progress: Tell | None = None,
 ) -> Counts:
     """Write a recording of any format into ours, in little memory. options: how to read the source.
 
     verify: before the target takes its name, read both again and compare every array.
+    progress: called with what is done, how many events, and of how many, where that is known.
     """
     path = _named(target)
     how = {"format": format or detect(source), **vars(options or Options())}
     inputs = sources(source, format=how["format"])
     with put_in_place(path, overwrite=overwrite, inputs=inputs) as aside:
-        counts = _write(aside, iter_packets(source, **how), how["format"], compression)
+        packets = told(iter_packets(source, **how), progress, "events written")
+        counts = _write(aside, packets, how["format"], compression)
         if verify:
-            wanted = _digests(iter_packets(source, **how))
-            found = _digests(iter_packets(aside, format="native"))
+            n, what = counts.events, "events compared"
+            wanted = _digests(told(iter_packets(source, **how), progress, what, 0, 2 * n))
+            found = _digests(told(iter_packets(aside, format="native"), progress, what, n, 2 * n))
             different = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
             if different:
                 raise RecordingError(f"what was written of {source} differs in {', '.join(different)}")

@@ -154,8 +154,9 @@ def _bench(arguments: list[str]) -> None:
 def _deblur(arguments: list[str]) -> None:
     from contextlib import ExitStack
 
-    from ppln.events.filters import without_hot_pixels
-    from ppln.events.io import Options, read_events, read_recording
+    from ppln.events.excerpt import read_excerpt
+    from ppln.events.io import Options, RecordingError, sources
+    from ppln.progress import Progress
     from ppln.report.film import Film, beside
 
     as_they_are = Options()
@@ -230,8 +231,24 @@ def _deblur(arguments: list[str]) -> None:
                     "give two places"
                 )
 
-        with ExitStack() as films:  # first: a name that is taken is told at once
-            how: dict[str, Any] = {"play_fps": play_fps, "overwrite": overwrite}
+        import torch
+
+        from ppln import restore
+        from ppln.engine import trained
+
+        # What can be told before anything is read or written.
+        where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        if where == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device is 'cuda', but torch sees no GPU here; use --device cpu")
+        restore.check_fps(fps)
+        net: Any = trained.find(network)
+        work = restore.Restoration(net.net.to(where), [], project=project, tile=tile)
+        options = {"format": format, "exposure_us": exposure_us, **asdict(reading)}
+        source = cast(Path, events if recording is None else recording)
+        inputs = [path for path in (frame, net.file) if path] + sources(source, format=format)
+
+        with ExitStack() as films, Progress("deblur") as progress:
+            how: dict[str, Any] = {"play_fps": play_fps, "overwrite": overwrite, "inputs": inputs}
 
             def film(option: str, path: Path | None) -> Film | None:
                 try:
@@ -240,29 +257,22 @@ def _deblur(arguments: list[str]) -> None:
                     raise ValueError(str(error).replace("path is", f"{option} is", 1)) from None
 
             sharp, both = film("--out", out), film("--compare", compare)
-
-            import torch
-            from rich.console import Console
-            from rich.progress import track
-
-            from ppln import restore
-            from ppln.engine import trained
-
-            options = {"format": format, **asdict(reading)}
-            if recording is not None:
-                source = read_recording(recording, **options)
-            else:
-                assert frame is not None
-                assert events is not None
-                source = restore.picture_recording(frame, read_events(events, **options))
-            if source.events is not None and not keep_hot_pixels:
-                quiet = without_hot_pixels(source.events)
-                if left_out := len(source.events) - len(quiet):
-                    note = f"left out: {left_out:,} of {len(source.events):,} events, those of hot pixels"
-                    print(f"note: {note}; --keep-hot-pixels keeps them", file=sys.stderr)
-                source = replace(source, events=quiet)
+            taken = None if frame is None else restore.picture_frame(frame)
             try:
-                plan = restore.plan(source, frames=frames, exposure_us=exposure_us, fps=fps)
+                needed = read_excerpt(
+                    source,
+                    frames=frames,
+                    picture=taken,
+                    keep_hot_pixels=keep_hot_pixels,
+                    progress=progress,
+                    **options,
+                )
+                if left_out := needed.of_hot_pixels:
+                    note = f"left out: {left_out:,} of {needed.of_events:,} events, those of hot pixels"
+                    print(f"note: {note}; --keep-hot-pixels keeps them", file=sys.stderr)
+                plan = restore.plan(needed, frames=frames, exposure_us=exposure_us, fps=fps)
+            except RecordingError:
+                raise  # it names the file
             except ValueError as error:
                 told = str(error).replace("exposure_us", "--exposure-us")
                 raise ValueError(f"{recording or frame}: {told}") from None
@@ -271,29 +281,21 @@ def _deblur(arguments: list[str]) -> None:
             for shot in plan.shots:
                 if shot.doubt:
                     print(f"note: {shot.doubt}", file=sys.stderr)
-            where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-            if where == "cuda" and not torch.cuda.is_available():
-                raise ValueError("device is 'cuda', but torch sees no GPU here; use --device cpu")
-            used: Any = trained.find(network)
-            work = restore.Restoration(used.net.to(where), plan.shots, project=project, tile=tile)
-            shown = {used.card.name: work}
+            work.shots = plan.shots
+            shown = {net.card.name: work}
             if edi:
                 other: Any = trained.find("deblur-edi").net.to(where)
                 shown = {"EDI": replace(work, network=other), **shown}
-            console = Console(stderr=True)
-            for found in track(
-                zip(*shown.values(), strict=True),
-                "deblur",
-                total=len(work),
-                console=console,
-                disable=not console.is_terminal,
-            ):
+            total = len(work)
+            progress("frames", 0, total)
+            for done, found in enumerate(zip(*shown.values(), strict=True), start=1):
                 time_us, picture, blurry = found[-1]
                 if sharp is not None:
                     sharp.add(picture, time_us)
                 if both is not None:
                     panels = {name: one.frame for name, one in zip(shown, found, strict=True)}
                     both.add(beside({"blurry": blurry, **panels}), time_us)
+                progress("frames", done, total)
         for made in (sharp, both):
             if made is not None:
                 print(f"wrote {made.path}: {made.frames:,} frames of {len(plan.shots):,} blurry ones")

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ppln.events import Events, Frames, Recording
-from ppln.events.events import whole
+from ppln.events.excerpt import Excerpt, exposures_of, frame_numbers
 from ppln.events.io import require
 from ppln.events.representations import histogram
 from ppln.models.deblurrer import BINS, Deblurrer
@@ -64,15 +64,19 @@ class Sharp(NamedTuple):
 
 def picture_recording(image: Path | str | NDArray, events: Events) -> Recording:
     """A picture from elsewhere as the one frame of a recording; its time stamp is 0."""
+    return Recording("picture", events.sensor, events, picture_frame(image))
+
+
+def picture_frame(image: Path | str | NDArray) -> Frames:
+    """A picture as a frame of time stamp 0."""
     if isinstance(image, str | Path):
         pixels, what = _read(Path(image)), str(image)
     else:
         pixels, what = image, "the picture"
     try:
-        frames = Frames(np.asarray(pixels)[None], np.zeros(1, np.int64))
+        return Frames(np.asarray(pixels)[None], np.zeros(1, np.int64))
     except ValueError as error:
         raise ValueError(f"{what} cannot be a frame: {error}") from None
-    return Recording("picture", events.sensor, events, frames)
 
 
 def _read(file: Path) -> NDArray:
@@ -127,6 +131,7 @@ def plan(
 ) -> Plan:
     """Which sharp frames to make of a recording; everything about it is checked here.
 
+    recording    all of it, or an excerpt that was read for these frames and this exposure_us
     frames       numbers of blurry frames, from 0. None: all that can be restored.
     exposure_us  begin and end of the exposure, counted from a frame's time stamp: (0, 20_000) where that is
                  the start of an exposure of 20 ms, (-10_000, 10_000) its middle, (-20_000, 0) its end.
@@ -134,20 +139,18 @@ def plan(
     fps          sharp frames per second of the scene, at even steps from the first exposure's begin on; none
                  between exposures, and at least one in each. None: 14 per exposure, at both ends and between.
     """
-    if fps is not None and not 0 < fps <= 1e6:
-        raise ValueError(f"fps is {fps}; give a number above 0, at most 1,000,000: times are whole us")
+    check_fps(fps)
     events, pictures = _checked(recording)
-    exposures = _exposures(pictures, exposure_us)
-    numbers = range(len(pictures)) if frames is None else sorted({whole("frames", i) for i in frames})
-    if not numbers:
-        raise ValueError("frames is empty; name a frame, or leave it out for all")
-    for i in numbers:
-        if not 0 <= i < len(pictures):
-            raise ValueError(f"frames has {i}; the recording has {len(pictures)}, from 0 on")
-    faults = {i: fault for i in numbers if (fault := _fault(events, i, exposures[i]))}
-    if faults and (frames is not None or len(faults) == len(numbers)):
+    exposed = exposures_of(pictures.t, pictures.exposure, exposure_us)
+    if isinstance(recording, Excerpt):
+        rows = {i: row for row, i in enumerate(recording.numbers)}  # of the pictures, by number
+    else:
+        rows = {i: i for i in frame_numbers(frames, len(pictures))}
+    exposures = {i: exposed[row] for i, row in rows.items()}
+    faults = {i: fault for i in rows if (fault := _fault(events, i, exposures[i]))}
+    if faults and (frames is not None or len(faults) == len(rows)):
         raise ValueError(next(iter(faults.values())))
-    kept = [i for i in numbers if i not in faults]
+    kept = [i for i in rows if i not in faults]
     for a, b in pairwise(kept):
         if exposures[b][0] < exposures[a][1]:
             raise ValueError(
@@ -160,8 +163,13 @@ def plan(
         times = _times(exposures[i], exposures[kept[0]][0], fps)
         times_us = [begin + round(float(t) * (end - begin)) for t in times]
         within, doubt = events.between(begin, end), _doubt(events, i, exposures[i])
-        shots.append(Shot(i, pictures.images[i], (begin, end), within, times, times_us, doubt))
+        shots.append(Shot(i, pictures.images[rows[i]], (begin, end), within, times, times_us, doubt))
     return Plan(shots, faults)
+
+
+def check_fps(fps: float | None) -> None:
+    if fps is not None and not 0 < fps <= 1e6:
+        raise ValueError(f"fps is {fps}; give a number above 0, at most 1,000,000: times are whole us")
 
 
 def _checked(recording: Recording) -> tuple[Events, Frames]:
@@ -178,32 +186,14 @@ def _checked(recording: Recording) -> tuple[Events, Frames]:
             f"the frames are {size[0]} x {size[1]}, but the sensor of the events is {events.sensor.height} x "
             f"{events.sensor.width}; give frames of the same pixels"
         )
-    if frames.images.dtype == np.uint16 and 0 < (brightest := int(frames.images.max())) < 2**12:
+    brightest = recording.brightest if isinstance(recording, Excerpt) else int(frames.images.max())
+    if frames.images.dtype == np.uint16 and 0 < brightest < 2**12:
         bits = max(8, brightest.bit_length())
         raise ValueError(
             f"the frames are of 16 bits, but no value is above {brightest}, and they would be black; if they "
             f"have {bits} bits, give them times {2 ** (16 - bits)}"
         )
     return events, frames
-
-
-def _exposures(frames: Frames, exposure_us: tuple[int, int] | None) -> list[tuple[int, int]]:
-    if exposure_us is not None:
-        try:
-            begin, end = (whole("exposure_us", v) for v in exposure_us)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"exposure_us is {exposure_us!r}; give begin and end in whole us, from a frame's time stamp"
-            ) from None
-        if begin >= end:
-            raise ValueError(f"exposure_us is {(begin, end)}; its end must come after its begin")
-        return [(t + begin, t + end) for t in frames.t.tolist()]
-    if frames.exposure is None:
-        raise ValueError(
-            "exposure_us is not given, and the recording does not tell when its frames were exposed; give "
-            "begin and end in us, from a frame's time stamp: 0 and 20000 where that is the start of 20 ms"
-        )
-    return [(begin, end) for begin, end in frames.exposure.tolist()]
 
 
 def _fault(events: Events, number: int, exposure_us: tuple[int, int]) -> str | None:

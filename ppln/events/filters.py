@@ -28,11 +28,20 @@ def hot_pixels(events: Events, *, factor: float = 10.0) -> NDArray[np.bool_]:
     are mirrored. The rule needs some events: give it seconds, not one window, and use
     `events[~hot[events.y, events.x]]` for windows and streams.
     """
-    if not 1 <= factor < np.inf:
-        raise ValueError(f"factor is {factor}; give a finite number, 1 or more")
+    return _hot(count_pixels(events), factor)
+
+
+def count_pixels(events: Events) -> NDArray[np.int64]:
+    """How many events each pixel has -> [H, W]."""
     height, width = events.sensor
     pixel = events.y.astype(np.int64) * width + events.x
-    count = np.bincount(pixel, minlength=height * width)
+    return np.bincount(pixel, minlength=height * width).reshape(height, width)
+
+
+def _hot(counts: NDArray[np.int64], factor: float) -> NDArray[np.bool_]:
+    if not 1 <= factor < np.inf:
+        raise ValueError(f"factor is {factor}; give a finite number, 1 or more")
+    (height, width), count = counts.shape, counts.ravel()
     around = np.pad(np.arange(count.size).reshape(height, width), 2, mode="reflect")
     hot = count > factor  # more than `factor` times one event
     for number in (8, 24):  # by the eight beside it alone no pixel is less hot: few are left for the 24
@@ -46,22 +55,28 @@ def hot_pixels(events: Events, *, factor: float = 10.0) -> NDArray[np.bool_]:
 
 
 def without_hot_pixels(events: Events, *, factor: float = 10.0) -> Events:
-    """The events of the pixels that are not hot; see `hot_pixels`.
+    """The events of the pixels that are not faulty; see `faulty_pixels`."""
+    faulty = faulty_pixels(count_pixels(events), factor=factor)
+    return events[~faulty[events.y, events.x]] if faulty.any() else events
 
-    More than 1 % of all events, of more than one pixel in a thousand, are no faults of pixels: then all are
-    kept, and a warning says so. (A single hot pixel may well have more than 1 % of a quiet recording.)
+
+def faulty_pixels(count: NDArray[np.int64], *, factor: float = 10.0) -> NDArray[np.bool_]:
+    """Those that are hot (see `hot_pixels`), by how many events each has [H, W]; where they are few.
+
+    More than 1 % of all events, of more than one pixel in a thousand, are no faults of pixels: then there is
+    none, and a warning says so. (A single hot pixel may well have more than 1 % of a quiet recording.)
     """
-    hot = hot_pixels(events, factor=factor)
-    fired = hot[events.y, events.x]
-    if fired.sum() > MOST_EVENTS * len(events) and hot.sum() > MOST_PIXELS * hot.size:
-        share = f"{100 * fired.mean():.2g} % of the events and {100 * hot.mean():.2g} % of the pixels"
-        warnings.warn(
-            f"kept: {fired.sum():,} events of {hot.sum():,} pixels that fire more than {factor:g} times as "
-            f"often as their neighbours: {share} are too many for hot pixels",
-            stacklevel=2,
-        )
-        return events
-    return events[~fired]
+    hot = _hot(count, factor)
+    fired, total = int(count[hot].sum()), int(count.sum())
+    if fired <= MOST_EVENTS * total or hot.sum() <= MOST_PIXELS * hot.size:
+        return hot
+    share = f"{100 * fired / total:.2g} % of the events and {100 * hot.mean():.2g} % of the pixels"
+    warnings.warn(
+        f"kept: {fired:,} events of {hot.sum():,} pixels that fire more than {factor:g} times as often as "
+        f"their neighbours: {share} are too many for hot pixels",
+        stacklevel=3,
+    )
+    return np.zeros_like(hot)
 
 
 def with_refractory(events: Events, period_us: int) -> Events:

@@ -173,8 +173,9 @@ def sources(path: str | Path, *, format: str | None = None) -> list[Path]:
 
 def read_events(path: str | Path, *, format: str | None = None, **options: Any) -> Events:
     """All events of a recording. `options`: see Options."""
-    header, events, _ = _gather(path, format, Options(**options), only_events=True)
-    return _the_events(path, header, events)
+    how = Options(**options)
+    header, events, _ = _gather(path, format, how, only_events=True)
+    return _the_events(path, header, events, how.repair)
 
 
 def iter_events(
@@ -220,9 +221,14 @@ def _windows(path: str | Path, packets: Iterator[Packet], window_us: int) -> Ite
         yield concatenate(waiting)
 
 
-def iter_packets(path: str | Path, *, format: str | None = None, **options: Any) -> Iterator[Packet]:
-    """All of a recording in small packets, Header first; need not fit in memory. `options`: see Options."""
-    return _packets(path, format, Options(**options), only_events=False)
+def iter_packets(
+    path: str | Path, *, only_events: bool = False, format: str | None = None, **options: Any
+) -> Iterator[Packet]:
+    """All of a recording in small packets, Header first; need not fit in memory. `options`: see Options.
+
+    only_events: others need not come.
+    """
+    return _packets(path, format, Options(**options), only_events)
 
 
 def told(
@@ -239,7 +245,8 @@ def told(
 def read_recording(path: str | Path, *, format: str | None = None, **options: Any) -> Recording:
     """Events, frames, triggers, signals and IMU samples, all in memory. `options`: see Options."""
     name = format or detect(path)
-    header, events, others = _gather(path, name, Options(**options), only_events=False)
+    how = Options(**options)
+    header, events, others = _gather(path, name, how, only_events=False)
     frames = [packet for packet in others if isinstance(packet, Frames)]
     triggers = [packet for packet in others if isinstance(packet, Triggers)]
     imu = [packet for packet in others if isinstance(packet, Imu)]
@@ -251,7 +258,7 @@ def read_recording(path: str | Path, *, format: str | None = None, **options: An
         return Recording(
             format=name,
             sensor=header.sensor,
-            events=_the_events(path, header, events) if header.has_events else None,
+            events=_the_events(path, header, events, how.repair) if header.has_events else None,
             frames=join_frames(frames) if frames else None,
             triggers=join_triggers(triggers) if triggers else None,
             signals={name: join_signals(parts) for name, parts in signals.items()},
@@ -292,18 +299,23 @@ def _gather(
     header, *packets = _packets(path, format, options, only_events)
     assert isinstance(header, Header)
     events = [packet for packet in packets if isinstance(packet, Events) and len(packet)]
-    if options.repair and any(a.t[-1] > b.t[0] for a, b in pairwise(events)):
-        x, y, t, p = (
-            np.concatenate([getattr(part, name) for part in events]) for name in ("x", "y", "t", "p")
-        )
-        events = [Events.adopt(x, y, t, p, header.sensor, repair=True)]
     return header, events, [packet for packet in packets if not isinstance(packet, Events)]
 
 
-def _the_events(path: str | Path, header: Header, events: list[Events]) -> Events:
+def _the_events(path: str | Path, header: Header, events: list[Events], repair: bool = False) -> Events:
     if not header.has_events:
         raise RecordingError(f"{path} holds no events; use ppln.read_recording for what it does hold")
+    return join_events(path, header.sensor, events, repair)
+
+
+def join_events(path: str | Path, sensor: Sensor, parts: list[Events], repair: bool) -> Events:
+    """One stream of packets, none of them empty; with repair, sorted if need be."""
+    if repair and any(a.t[-1] > b.t[0] for a, b in pairwise(parts)):
+        x, y, t, p = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("x", "y", "t", "p")
+        )
+        return Events.adopt(x, y, t, p, sensor, repair=True)
     try:
-        return concatenate(events) if events else Events.empty(header.sensor)
+        return concatenate(parts) if parts else Events.empty(sensor)
     except ValueError as error:
         raise RecordingError(f"{path}: {error}") from error

@@ -53,11 +53,9 @@ class Progress:
             self._lines.join()
 
     def _begin(self) -> None:
-        if (
-            sys.stderr is not None
-            and sys.stderr.isatty()
-            and os.environ.get("TERM") not in ("dumb", "unknown")
-        ):
+        if sys.stderr is None:  # it is closed, as by `2>&-`
+            return
+        if sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown"):
             with suppress(ModuleNotFoundError):
                 self._bar = _bar(self.name)
         if self._bar is None:  # a thread: a line is due, too, while one step takes long
@@ -67,7 +65,7 @@ class Progress:
     def _tell(self) -> None:
         while not self._ended.wait(EVERY_S):
             seconds = time.monotonic() - self._since
-            with suppress(AttributeError, OSError, ValueError):  # nobody reads it, or it is closed
+            with suppress(OSError):  # nobody reads it
                 sys.stderr.write(f"ppln {self.name}: {self._state()} after {seconds:.0f} s\n")
                 sys.stderr.flush()
 

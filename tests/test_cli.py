@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -217,13 +218,81 @@ def test_what_a_file_says_does_not_command_the_terminal(monkeypatch, tmp_path, c
     assert "\x07" not in said
 
 
-def test_simulate(monkeypatch, tmp_path, capsys):
+@pytest.mark.skipif(not DATA.exists(), reason="no shared data")
+def test_info_keeps_what_is_there(monkeypatch, tmp_path):
+    """The picture of a pair with events, whichever of them is named; and any other file, unless told."""
+    shutil.copytree(
+        DATA / "blur_davis346/original", tmp_path, dirs_exist_ok=True, copy_function=shutil.copyfile
+    )
+    png, other = sorted(tmp_path.glob("*.png"))[0], tmp_path / "other.png"
+    (tmp_path / "soft.png").symlink_to(png)
+    (tmp_path / "hard.png").hardlink_to(png)
+    other.write_text("years of work")
+    before = png.read_bytes()
+    for recording, plot in (
+        (png, png),
+        (png, tmp_path / "soft.png"),
+        (png, tmp_path / "hard.png"),
+        (tmp_path / f"event{png.stem}.mat", png),
+        (tmp_path, png),
+    ):
+        for told in ([], ["--overwrite"]):
+            with pytest.raises(SystemExit, match=r"\.png would replace what is read from"):
+                run(monkeypatch, "info", str(recording), "--plot", str(plot), *told)
+    with pytest.raises(SystemExit, match=r"other.png exists; give --overwrite to replace it"):
+        run(monkeypatch, "info", str(png), "--plot", str(other))
+    with pytest.raises(SystemExit, match=r"plot is out.h5; give a name that ends in .png"):
+        run(monkeypatch, "info", str(png), "--plot", "out.h5")
+    assert (png.read_bytes(), other.read_text()) == (before, "years of work")
+    run(monkeypatch, "info", str(png), "--plot", str(other), "--overwrite")
+    assert other.read_bytes().startswith(b"\x89PNG")
+
+
+def test_recordings_are_written_as_what_they_are(pictures, monkeypatch, tmp_path):
+    (tmp_path / "events.txt").write_text("0.1 1 1 1\n0.2 2 2 0\n")
+    source = str(tmp_path / "events.txt")
+    for out in ("out.csv", "out.mp4", "out"):
+        message = rf"{out} would be an HDF5 file; give a name that ends in \.h5 or \.hdf5"
+        with pytest.raises(SystemExit, match=message):
+            run(monkeypatch, "convert-recording", source, str(tmp_path / out), "--sensor", "4", "4")
+        with pytest.raises(SystemExit, match=message):
+            run(monkeypatch, "simulate", str(pictures), str(tmp_path / out), "--fps", "9")
+    run(monkeypatch, "convert-recording", source, str(tmp_path / "out.HDF5"), "--sensor", "4", "4")
+    (tmp_path / "hard.h5").hardlink_to(tmp_path / "out.HDF5")
+    for target in ("out.HDF5", "hard.h5"):
+        with pytest.raises(SystemExit, match="would replace what is read from"):
+            run(
+                monkeypatch,
+                "convert-recording",
+                str(tmp_path / "out.HDF5"),
+                str(tmp_path / target),
+                "--overwrite",
+            )
+
+
+def test_bench_keeps_what_is_there(monkeypatch, tmp_path):
+    out = tmp_path / "bench.json"
+    out.write_text("years of work")
+    with pytest.raises(SystemExit, match=r"bench.json exists; give --overwrite"):
+        run(monkeypatch, "bench", "node", *SMALL, "--channels", "4", "--out", str(out))
+    assert out.read_text() == "years of work"
+    run(monkeypatch, "bench", "node", *SMALL, "--channels", "4", "--out", str(out), "--overwrite")
+    assert json.loads(out.read_text())["bench"]["what"] == "node"
+
+
+@pytest.fixture
+def pictures(tmp_path) -> Path:
+    """A bar that moves on."""
     pictures = tmp_path / "pictures"
     pictures.mkdir()
     for k in range(4):
         bar = np.full((16, 24), 40, np.uint8)
         bar[:, 5 * k : 5 * k + 4] = 220
         imageio.imwrite(pictures / f"{k}.png", bar)
+    return pictures
+
+
+def test_simulate(pictures, monkeypatch, tmp_path, capsys):
     out = tmp_path / "out.h5"
     camera = ["--shot-noise-hz", "0", "--leak-rate-hz", "0"]
     run(monkeypatch, "simulate", str(pictures), str(out), "--fps", "100", "--seed", "3", *camera)
@@ -234,6 +303,23 @@ def test_simulate(monkeypatch, tmp_path, capsys):
     assert set(recording.events.x.tolist()) == {*range(19)} - {4, 9, 14}  # where the bar came or went
     with pytest.raises(SystemExit, match="fps"):
         run(monkeypatch, "simulate", str(pictures), str(tmp_path / "other.h5"))
+    film = ["-o", str(tmp_path / "film"), "--network", "deblur-edi"]
+    with pytest.raises(SystemExit, match=r"out.h5: frame 0 has an exposure of 0 us at 0: it is sharp"):
+        run(monkeypatch, "deblur", str(out), *film)
+    run(
+        monkeypatch,
+        "simulate",
+        str(pictures),
+        str(out),
+        "--fps",
+        "100",
+        "--blur",
+        "2",
+        *camera,
+        "--overwrite",
+    )
+    run(monkeypatch, "deblur", str(out), *film)
+    assert "28 frames of 2 blurry ones" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

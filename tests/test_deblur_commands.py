@@ -226,6 +226,51 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
         assert not (tmp_path / "film.mp4").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--fps", "0"], "fps is 0"),
+        (["--tile", "100"], "tile is 100; give a multiple of 16, 128 or more"),
+        (["--network", "nothing"], "there is no nothing; give a run's folder"),
+        (["--network", "steering-ppln"], "such as 'deblur-ppln-head-small'"),
+        (["--device", "cuda"], "torch sees no GPU here"),
+        (["--exposure-us", "7", "7"], "--exposure-us is .* its end must come after its begin"),
+        (["--compare", "film.avi"], "--compare is film.avi; give one that ends in"),
+    ],
+)
+def test_mistakes_are_told_before_the_recording_is_read(options, says, blurry, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(native, "packets", lambda *_: pytest.fail("it is read"))
+    with pytest.raises(SystemExit, match=says):
+        run(monkeypatch, "deblur", blurry, "-o", tmp_path / "film.mp4", *options)
+    assert list(tmp_path.iterdir()) == [blurry]
+
+
+def test_what_is_read_is_not_replaced(blurry, recording, monkeypatch, tmp_path):
+    """Neither by its name, nor by another one, nor as a part of a folder."""
+    film, picture = tmp_path / "film", tmp_path / "img.gif"
+    run(monkeypatch, "deblur", blurry, "-o", film, "--network", "deblur-edi")
+    imageio.imwrite(picture, recording.frames.images[0])
+    (tmp_path / "hard.gif").hardlink_to(picture)
+    (tmp_path / "soft.gif").symlink_to(picture)
+    (tmp_path / "hard.mp4").hardlink_to(blurry)
+    frame = sorted(film.iterdir())[3]
+    before = [(path, path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()]
+    given = ["--events", blurry, "--exposure-us", "0", "520000", "--network", "deblur-edi", "--overwrite"]
+    for taken, out in (
+        (picture, picture),
+        (picture, tmp_path / "hard.gif"),
+        (picture, tmp_path / "soft.gif"),
+        (picture, tmp_path / "hard.mp4"),
+        (frame, film),
+    ):
+        for option in ("-o", "--compare"):
+            with pytest.raises(SystemExit, match="would replace what is read from"):
+                run(monkeypatch, "deblur", "--frame", taken, option, out, *given)
+    assert all(path.read_bytes() == content for path, content in before)
+
+
 def test_a_folder_may_have_the_name_of_a_network(blurry, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
@@ -261,7 +306,7 @@ def test_what_is_terminated_leaves_nothing(number, blurry, tmp_path):
             time.sleep(0.1)
         process.send_signal(number)
         assert process.wait(60) == 128 + number
-        assert process.stderr.read() == "ppln deblur: terminated\n"
+        assert process.stderr.read().splitlines()[-1] == "ppln deblur: terminated"
     assert [path.name for path in tmp_path.iterdir()] == ["blurry.h5"]
 
 

@@ -5,10 +5,11 @@ import fcntl
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from ppln.files import alone, put_in_place
+from ppln.files import alone, check_target, put_in_place
 
 
 def test_what_is_written_takes_the_name(tmp_path):
@@ -61,6 +62,52 @@ def test_what_exists_is_kept_unless_told(tmp_path):
         path.write_text("another's, meanwhile")
     assert path.read_text() == "another's, meanwhile"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_only_a_file_is_replaced(tmp_path):
+    """And no link to one, no folder, no pipe or device; whatever is told."""
+    (tmp_path / "real").write_text("mine")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "nowhere").symlink_to("none")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    kinds = {"link": "a link", "nowhere": "a link", "folder": "a folder", "pipe": "no plain file"}
+    before = sorted(tmp_path.iterdir())
+    for name, kind in kinds.items():
+        for overwrite in (False, True):
+            refused = pytest.raises(
+                FileExistsError, match=rf"{name} is {kind}, which is not replaced; give an"
+            )
+            with refused, put_in_place(tmp_path / name, overwrite=overwrite):
+                pytest.fail("begun")
+    with pytest.raises(FileExistsError, match="/dev/null is no plain file"), put_in_place(Path("/dev/null")):
+        pytest.fail("begun")
+    with pytest.raises(FileExistsError, match="real is a file, which is not replaced"):
+        check_target(tmp_path / "real", overwrite=True, is_folder=True)
+    check_target(tmp_path / "folder", overwrite=True, is_folder=True)
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_what_is_read_is_not_replaced(tmp_path):
+    source, folder = tmp_path / "a.h5", tmp_path / "folder"
+    source.write_text("mine")
+    (tmp_path / "copy").write_text("mine")
+    folder.mkdir()
+    (folder / "within").hardlink_to(source)
+    (tmp_path / "hard").hardlink_to(source)
+    (tmp_path / "soft").symlink_to(source)
+    for path in (source, tmp_path / "soft", tmp_path / "hard", folder, folder / "within"):
+        for read in (source, tmp_path / "soft", folder):
+            refused = pytest.raises(
+                ValueError, match=f"{path.name} would replace what is read from {read}; give"
+            )
+            with refused, put_in_place(path, inputs=[tmp_path / "none", read]):
+                pytest.fail("begun")
+    with put_in_place(tmp_path / "copy", inputs=[source, folder]) as aside:
+        aside.write_text("new")
+    with put_in_place(folder / "new", inputs=[source, folder]) as aside:
+        aside.write_text("new")
 
 
 def test_no_folder(tmp_path):

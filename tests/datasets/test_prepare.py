@@ -376,6 +376,12 @@ def test_what_is_refused(raw, tmp_path):
         prepare(raw, out)
     with pytest.raises(ValueError, match=r"raw: .*desk.h5 is given twice"):
         prepare([raw / "desk.h5", raw / ".." / "raw" / "desk.h5"], out)
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "desk.h5").hardlink_to(raw / "desk.h5")
+    with pytest.raises(
+        ValueError, match=r"linked/desk.h5 would replace what is read from .*raw/desk.h5; give"
+    ):
+        prepare(raw / "desk.h5", tmp_path / "linked")
     with pytest.raises(ValueError, match=r"desk.h5 would replace what is read from .*desk.h5; give another"):
         prepare(raw / "desk.h5", raw, overwrite=True)
     recorded.write(tmp_path / "shelf.h5", recorded.recording(14))

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from ppln.events import RecordingError
+from ppln.events import Events, Frames, RecordingError
 from ppln.events.simulate import EventCamera, simulate_video
-from ppln.events.video import read_video
+from ppln.events.video import read_video, simulated_packets
 
 imageio = pytest.importorskip("imageio.v3")
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
@@ -99,6 +100,61 @@ def test_from_video_to_events(video):
     assert len(packets) == 20
     assert sum(map(len, packets)) > 48 * 64 * 10  # the greys climb through many thresholds
     assert all(packet.p.all() for packet in packets)
+
+
+def frames_of(path: Path, **options) -> list[tuple[NDArray, int, list[int]]]:
+    packets = simulated_packets(path, EventCamera.ideal(), **options)
+    found = [packet for packet in packets if isinstance(packet, Frames)]
+    return [(packet.images[0], int(packet.t[0]), packet.exposure[0].tolist()) for packet in found]
+
+
+def test_frames_are_sharp_and_take_no_time(video):
+    stored = list(read_video(video, linear=False))
+    for (image, t, exposure), (time_us, frame) in zip(frames_of(video), stored, strict=True):
+        assert (t, exposure) == (time_us, [time_us, time_us])
+        assert np.array_equal(image, frame)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_blur_is_a_mean_of_light(dtype, tmp_path):
+    """Not of stored values: of black and white, it is not stored as half of white."""
+    top = np.iinfo(dtype).max
+    for k, value in enumerate((0, top, top // 3, top // 3, top, top)):
+        write(tmp_path / f"{k}.png", value, dtype=dtype)
+    found = frames_of(tmp_path, fps=100, blur=2)
+    assert [(t, exposure) for _, t, exposure in found] == [
+        (0, [0, 10_000]),
+        (20_000, [20_000, 30_000]),
+        (40_000, [40_000, 50_000]),
+    ]
+    half = top * (1.055 * 0.5 ** (1 / 2.4) - 0.055)
+    assert [image[0, 0] for image, _, _ in found] == [round(half), top // 3, top]
+    assert all(image.dtype == dtype and image.shape == (4, 6) for image, _, _ in found)
+
+
+def test_frames_that_are_too_few_for_blur(video):
+    with pytest.warns(UserWarning, match=r"the last 2 of 20 frames are fewer than 3, and no blurry frame"):
+        assert len(frames_of(video, blur=3)) == 6
+    with pytest.raises(ValueError, match=r"blur is 21, but .*greys.mp4 has 20 frames; give a smaller number"):
+        frames_of(video, blur=21)
+    with pytest.raises(ValueError, match="blur is 0; give 1 or more"):
+        frames_of(video, blur=0)
+    with pytest.raises(ValueError, match="blur is 2, but no frames are kept; leave it out, or keep them"):
+        frames_of(video, blur=2, keep_frames=False)
+    assert frames_of(video, keep_frames=False) == []
+
+
+def test_events_do_not_depend_on_blur(video):
+    def events(**options):
+        return [p for p in simulated_packets(video, **options) if isinstance(p, Events)]
+
+    assert events(blur=4) == events()
+
+
+def test_it_is_told_how_far_it_has_come(video):
+    told = []
+    frames_of(video, progress=lambda *args: told.append(args))
+    assert told == [("frames", n + 1, 20) for n in range(20)]
 
 
 def test_reading_stops_when_asked(video):

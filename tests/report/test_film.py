@@ -1,5 +1,6 @@
 """Films: read back they are what was added, and nothing is left of those that fail."""
 
+import os
 import resource
 import subprocess
 from fractions import Fraction
@@ -255,6 +256,20 @@ def test_a_link_to_an_empty_folder(tmp_path):
     assert (tmp_path / "link").is_symlink()
     assert [file.name for file in (tmp_path / "real").iterdir()] == ["000000_0us.png"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+
+
+@pytest.mark.parametrize("name", ["out.mp4", "out.gif", "out"])
+def test_links_and_pipes_are_not_replaced(name, tmp_path):
+    path, real = tmp_path / name, tmp_path / "real"
+    write(tmp_path / "real" if name == "out" else tmp_path / "real.gif", smooth())
+    path.symlink_to(real if name == "out" else tmp_path / "real.gif")
+    with pytest.raises(FileExistsError, match=f"{name} is a link, which is not replaced"):
+        Film(path, overwrite=True)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(FileExistsError, match=f"{name} is no plain file, which is not replaced"):
+        Film(path, overwrite=True)
+    assert path.is_fifo()
 
 
 def test_bad_frames(tmp_path):

@@ -373,6 +373,18 @@ def test_convert_is_exact_and_holds_little(tmp_path, monkeypatch):
     assert_same(read_recording(target), read_recording(source))
 
 
+def test_it_is_told_how_far_converting_has_come(tmp_path, monkeypatch):
+    source = tmp_path / "source.h5"
+    native.write_recording(replace(some_recording(), events=some_events(1000)), source)
+    monkeypatch.setattr(hdf5, "CHUNK", 400)
+    told = []
+    native.convert(source, tmp_path / "target.h5", progress=lambda *args: told.append(args))
+    assert told == [
+        *(("events written", n, None) for n in (400, 800, 1000)),
+        *(("events compared", n, 2000) for n in (400, 800, 1000, 1400, 1800, 2000)),
+    ]
+
+
 def test_convert_compares_all_it_wrote(tmp_path, monkeypatch):
     source = tmp_path / "source.h5"
     native.write_recording(some_recording(), source)

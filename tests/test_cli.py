@@ -350,6 +350,61 @@ def test_mistakes_in_options_are_one_line_too(words, says, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
+ONLY_IO = """
+import sys
+from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+import tomllib
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+project = tomllib.loads(Path(sys.argv[1]).read_text())["project"]
+left = [(line, "") for line in (*project["dependencies"], *project["optional-dependencies"]["io"])]
+there, seen = {"ppln"}, set()
+while left:
+    line, extra = left.pop()
+    need = Requirement(line)
+    if line in seen or (need.marker and not need.marker.evaluate({"extra": extra})):
+        continue
+    seen.add(line)
+    there.add(canonicalize_name(need.name))
+    try:
+        left += [(line, extra) for line in requires(need.name) or () for extra in need.extras or {""}]
+    except PackageNotFoundError:
+        pass  # such as torch's, for a GPU
+owners = packages_distributions().items()
+missing = {module for module, names in owners if not there & set(map(canonicalize_name, names))}
+assert "lightning_fabric" in missing and "h5py" not in missing
+
+class Others(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in missing else super().find_spec(name, path, target)
+
+sys.meta_path = [Others if finder is PathFinder else finder for finder in sys.meta_path]
+from ppln.cli import main
+sys.argv = ["ppln", *sys.argv[2:]]
+main()
+"""
+
+
+def test_the_extra_io_is_enough_for_recordings(pictures, tmp_path):
+    """As the guide says: pip install '.[io]'."""
+    project = Path(__file__).parents[1] / "pyproject.toml"
+    made, copy = str(tmp_path / "made.h5"), str(tmp_path / "copy.h5")
+    for words in (
+        ["simulate", str(pictures), made, "--fps", "100", "--blur", "2"],
+        ["info", made],
+        ["convert-recording", made, copy],
+        ["deblur", made, "-o", str(tmp_path / "film.mp4")],
+        ["info", "--help"],
+    ):
+        command = [sys.executable, "-c", ONLY_IO, project, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+
+
 def test_version(monkeypatch, capsys):
     run(monkeypatch, "--version")
     assert capsys.readouterr().out == f"ppln {ppln.__version__}\n"

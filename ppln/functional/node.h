@@ -53,6 +53,8 @@ INLINE void stream(float* to, Float x) { std::memcpy(to, &x, sizeof x); }
 INLINE Double larger(Double a, Double b) { return a > b ? a : b; }
 INLINE Double smaller(Double a, Double b) { return a < b ? a : b; }
 
+constexpr float LEAST = -87;  // as in reference.py
+
 struct Exponential {
   Float power, rest;  // exp(x) = power * (1 + rest)
 };
@@ -69,9 +71,8 @@ INLINE Exponential split_exponential(Float x) {  // -87 <= x <= 87
   return {(Float)((Int)shifted << 23), p * (r * r) + r};
 }
 
-INLINE Float exponential_of_negative(Float x) {  // x <= 0
-  const Float lowest = Float{} - 87.0f;
-  const Exponential e = split_exponential(larger(lowest, x));  // NaN stays NaN
+INLINE Float exponential_of_negative(Float x) {  // x <= 0; 0 below LEAST
+  const Exponential e = split_exponential(x < LEAST ? Float{} - 88.0f : x);  // of -88, the power is 0
   return e.power * e.rest + e.power;
 }
 
@@ -96,7 +97,7 @@ INLINE Double each(Double x) {
   std::memcpy(&x, part, sizeof x);
   return x;
 }
-INLINE Double exponential_of_negative(Double x) { return each<std::exp>(x); }
+INLINE Double exponential_of_negative(Double x) { return x < LEAST ? Double{} : each<std::exp>(x); }
 INLINE Double reciprocal(Double x) { return 1.0 / x; }
 INLINE Double hyperbolic_tangent(Double x) { return each<std::tanh>(x); }
 
@@ -186,12 +187,13 @@ struct Potentials {
         d_s{d_b.first + n * BLOCK} {}
 
   INLINE V middle(int k) const { return k > 0 ? (knot[k] + knot[k - 1]) / 2 : knot[k] / 2; }
-
-  template <typename T>
-  INLINE V jump(int k, T t) const {  // next line - this line
-    return (m[k + 1] - m[k]) * t + (b[k + 1] - b[k]);
-  }
 };
+
+// x where it has a weight, else 0: 0 times inf is not 0.
+template <typename V>
+INLINE V used(V weight, V x) {
+  return weight != 0 ? x : V{};
+}
 
 // Slopes, intercepts and raw widths from the coefficients.
 template <bool DENSE, typename stored, typename V>
@@ -231,21 +233,24 @@ INLINE void divide(int n, const Potentials<V>& at) {
 template <typename V>
 struct Passage {
   V past;
-  V rate;  // d past / d t
+  V weight;  // of line k
+  V rate;    // d past / d t
 };
 
 template <typename real, typename V>
-INLINE Passage<V> passage(const Node& node, int n, int k, real t, const Potentials<V>& at) {
+INLINE Passage<V> passage(const Node& node, int n, int k, real t, const Potentials<V>& at, V before) {
+  if (k == n - 1) return {V{}, before, V{}};
   const V zero{}, one = zero + 1, now = zero + t;
   const auto ended = now >= at.knot[k];
-  if (!(node.temperature > 0)) return {ended ? one : zero, zero};
+  if (!(node.temperature > 0)) return {ended ? one : zero, ended ? zero : before, zero};
   const real temperature = real(node.temperature);
   V e = exponential_of_negative(negative((now - at.knot[k]) * temperature));
   // A knot is felt in the segments that meet there, and not beyond.
   if (k > 0) e = now >= at.knot[k - 1] ? e : zero;
   if (k < n - 2) e = now >= at.knot[k + 1] ? zero : e;
   const V scale = reciprocal(1 + e), across = e * scale;
-  return {ended ? scale : across, temperature * (across * scale)};
+  // After the knot, past(k - 1) is 1, and 1 - past(k) would round a small weight away.
+  return {ended ? scale : across, ended ? across : before - across, temperature * (across * scale)};
 }
 
 template <bool DENSE, typename stored, typename result, typename real, typename V>
@@ -255,15 +260,15 @@ INLINE void forward_step(const Node& node, int n, int64_t batch, int64_t row, in
   V shift{};
   if (node.normalize) {
     shift = load<result>(node.mean, mean.at(batch, row, start), DENSE ? 1 : mean.element, count);
-    for (int k = 0; k < n; ++k) shift -= at.s[k] * (at.m[k] * at.middle(k) + at.b[k]);
+    for (int k = 0; k < n; ++k) shift -= at.s[k] * used(at.s[k], at.m[k] * at.middle(k) + at.b[k]);
   }
   for (int64_t i = batch * node.times; i < (batch + 1) * node.times; ++i) {
     const real t = static_cast<const real*>(node.t)[i];
     V value = shift, before = V{} + 1;
     for (int k = 0; k < n; ++k) {
-      const V past = k < n - 1 ? passage(node, n, k, t, at).past : V{};
-      value += (before - past) * (at.m[k] * t + at.b[k]);
-      before = past;
+      const Passage<V> knot = passage(node, n, k, t, at, before);
+      value += knot.weight * used(knot.weight, at.m[k] * t + at.b[k]);
+      before = knot.past;
     }
     store<result>(node.out, (i * node.rows + row) * node.length + start, 1, count, value);
   }
@@ -282,47 +287,45 @@ INLINE void backward_step(const Node& node, int n, int64_t batch, int64_t row, i
     const V grad = load<result>(node.out, (i * node.rows + row) * node.length + start, 1, count);
     V before = V{} + 1, speed{}, line = at.m[0] * t + at.b[0];
     for (int k = 0; k < n; ++k) {
-      Passage<V> knot{};
+      const Passage<V> knot = passage(node, n, k, t, at, before);
       V push{};  // what the knot passes on
       if (k < n - 1) {
-        knot = passage(node, n, k, t, at);
         const V next = at.m[k + 1] * t + at.b[k + 1];
-        push = knot.rate * (next - line);
+        push = grad * knot.rate * used(knot.rate, next - line);
         line = next;
       }
-      const V weight = before - knot.past, share = grad * weight;
+      const V share = grad * knot.weight;
       before = knot.past;
       at.d_b[k] = ONCE ? share : at.d_b[k] + share;
       at.d_m[k] = ONCE ? share * t : at.d_m[k] + share * t;
-      at.d_s[k] = ONCE ? -grad * push : at.d_s[k] - grad * push;
-      if (d_t) speed += weight * at.m[k] + push;
+      at.d_s[k] = ONCE ? -push : at.d_s[k] - push;
+      if (d_t) speed += share * used(knot.weight, at.m[k]) + push;
     }
     total = ONCE ? grad : total + grad;
     if (d_t) {
       real part[Lanes<real>::count];
-      speed *= grad;
       std::memcpy(part, &speed, sizeof speed);
       for (int j = 0; j < count; ++j) d_t[i] += double(part[j]);
     }
   }
 
-  if (node.normalize) {
-    for (int k = 0; k < n; ++k) {
-      const V share = total * at.s[k];
-      at.d_b[k] -= share;
-      at.d_m[k] -= share * at.middle(k);
-      // Moving the knot to the right swaps the next line for this one there.
-      if (k < n - 1) at.d_s[k] += total * at.jump(k, at.knot[k]);
-    }
-    if (node.d_mean)
-      store_gradient<DENSE, result>(node, node.d_mean, mean.at(batch, row, start), mean.element, count, total);
-  }
+  if (node.normalize && node.d_mean)
+    store_gradient<DENSE, result>(node, node.d_mean, mean.at(batch, row, start), mean.element, count, total);
   // From knots to widths (a sum over the knots that come after), then through the softmax and the tanh.
-  V after{}, common{};
+  V after{}, rise{}, common{};
   for (int k = n - 1; k >= 0; --k) {
     after += at.d_s[k];
     at.d_s[k] = after;
-    common += at.s[k] * after;
+    if (node.normalize) {
+      const V share = total * at.s[k];
+      at.d_b[k] -= share;
+      at.d_m[k] -= share * at.middle(k);
+      // A wider segment adds its line's end to the integral, and moves the segments after it up their lines.
+      const V end = used(at.s[k], at.m[k] * at.knot[k] + at.b[k]);
+      at.d_s[k] -= total * (end + rise);
+      rise += at.s[k] * used(at.s[k], at.m[k]);
+    }
+    common += at.s[k] * at.d_s[k];
   }
   for (int k = 0; k < n; ++k) {
     const int64_t here = into.at(batch, row, start) + k * into.segment;
@@ -331,7 +334,7 @@ INLINE void backward_step(const Node& node, int n, int64_t batch, int64_t row, i
     };
     put(node.d_slope, at.d_m[k] * (1 - at.m[k] * at.m[k]));
     put(node.d_intercept, at.d_b[k]);
-    put(node.d_width, at.s[k] * (at.d_s[k] - common));
+    put(node.d_width, at.s[k] * used(at.s[k], at.d_s[k] - common));
   }
 }
 

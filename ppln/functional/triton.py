@@ -17,10 +17,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ppln.functional import reference
+
 INTERPRETED = triton.knobs.runtime.interpret  # TRITON_INTERPRET=1: the kernels run on CPU tensors, slowly
 
 
 _PORTABLE = tl.constexpr(INTERPRETED)
+_LEAST = tl.constexpr(reference.LEAST)
 
 
 @triton.jit
@@ -32,6 +35,11 @@ def _exp2(x):
         return tl.inline_asm_elementwise(
             "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
         )
+
+
+@triton.jit
+def _exponential_of_negative(x):
+    return tl.where(x < _LEAST, 0.0, _exp2(x * 1.4426950408889634))  # NaN stays NaN
 
 
 @triton.jit
@@ -90,7 +98,7 @@ def _predict(
     powers, slopes = (), ()
     total = tl.zeros_like(top)
     for k in tl.static_range(N):
-        powers = powers + (_exp2((s[k] - top) * 1.4426950408889634),)
+        powers = powers + (_exponential_of_negative(s[k] - top),)
         slopes = slopes + (_tanh(m[k], slope.dtype.element_ty),)
         total += powers[k]
     scale = _reciprocal(total)
@@ -98,7 +106,8 @@ def _predict(
     end = tl.zeros_like(top)
     for k in tl.static_range(N):
         widths = widths + (powers[k] * scale,)
-        end = tl.minimum(end + widths[k], 1.0)
+        end += widths[k]
+        end = tl.where(end > 1, 1.0, end)  # NaN stays NaN
         if k == N - 1:
             end = tl.full(end.shape, 1.0, REAL)
         knot = knot + (end,)
@@ -115,26 +124,37 @@ def _middle(knot, k: tl.constexpr):
 
 
 @triton.jit
-def _locate(m, b, knot, t, temperature, k: tl.constexpr, N: tl.constexpr, SMOOTH: tl.constexpr):
-    """Where t lies as seen from segment k and from the knot at its end.
+def _used(weight, x):
+    """x where it has a weight, else 0: 0 times inf is not 0."""
+    return tl.where(weight != 0, x, 0.0)
 
-    `active` is 1 where t is in segment k. Near a knot, the line of the segment that t is in is blended with
-    the one across the knot: `blend` times `jump`, (next line - this line) at t. `rate` is the derivative by t
-    of that product, the jump held.
+
+@triton.jit
+def _passage(knot, t, before, temperature, k: tl.constexpr, N: tl.constexpr, SMOOTH: tl.constexpr):
+    """How far t is past the knot at the end of segment k, the weight of line k, and d past / d t.
+
+    `past` is 0 before the knot, 1 after it, and near a smoothed knot between the two. The potential at t is
+    a mean of the lines, line k with the weight past(k - 1) - past(k); `before` is past(k - 1).
     """
-    begun = t >= 0 if k == 0 else t >= knot[k - 1]
-    ended = t < 0 if k == N - 1 else t >= knot[k]
     zero = tl.zeros_like(t)
-    active = tl.where(begun & ~ended, zero + 1, zero)
-    jump, blend, rate = zero, zero, zero
-    if SMOOTH and k < N - 1:
-        over = t < 0 if k == N - 2 else t >= knot[k + 1]
-        e = _exp2(tl.abs(knot[k] - t) * -1.4426950408889634 * temperature)
-        weight = tl.where(begun & ~over, e * _reciprocal(1 + e), zero)
-        jump = (m[k + 1] - m[k]) * t + (b[k + 1] - b[k])
-        blend = tl.where(ended, -weight, weight)
-        rate = temperature * weight * (1 - weight) * jump
-    return active, jump, blend, rate
+    if k == N - 1:
+        return zero, before, zero
+    else:
+        ended = t >= knot[k]
+        if SMOOTH:
+            e = _exponential_of_negative(tl.abs(t - knot[k]) * -temperature)
+            # A knot is felt in the segments that meet there, and not beyond.
+            if k > 0:
+                e = tl.where(t >= knot[k - 1], e, zero)
+            if k < N - 2:
+                e = tl.where(t >= knot[k + 1], zero, e)
+            scale = _reciprocal(1 + e)
+            across = e * scale
+            # After the knot, past(k - 1) is 1, and 1 - past(k) would round a small weight away.
+            weight = tl.where(ended, across, before - across)
+            return tl.where(ended, scale, across), weight, temperature * (across * scale)
+        else:
+            return tl.where(ended, zero + 1, zero), tl.where(ended, zero, before), zero
 
 
 @triton.jit
@@ -217,13 +237,13 @@ def _forward(
         if BIAS:
             shift += tl.load(bias + 3 * N * R + row).to(REAL)
         for k in tl.static_range(N):
-            shift -= s[k] * (m[k] * _middle(knot, k) + b[k])
+            shift -= s[k] * _used(s[k], m[k] * _middle(knot, k) + b[k])
     for i in range(T):
         now = tl.load(t + batch * T + i) + tl.zeros([BLOCK], REAL)
-        value = shift
+        value, before = shift, tl.full([BLOCK], 1.0, REAL)
         for k in tl.static_range(N):
-            active, jump, blend, rate = _locate(m, b, knot, now, temperature, k, N, SMOOTH)
-            value += active * (m[k] * now + b[k]) + blend * jump
+            before, weight, rate = _passage(knot, now, before, temperature, k, N, SMOOTH)
+            value += weight * _used(weight, m[k] * now + b[k])
         tl.store(out + (far * T + i) * (R * L) + dense, value.to(out.dtype.element_ty), mask=inside)
 
 
@@ -299,21 +319,25 @@ def _backward(
         now = tl.load(t + batch * T + i) + zero
         g = tl.load(grad + (far * T + i) * (R * L) + dense, mask=inside, other=0.0).to(REAL)
         more_m, more_b, more_knot = (), (), ()
-        before, speed = zero, zero
+        before, speed = zero + 1, zero
+        line = m[0] * now + b[0]
         for k in tl.static_range(N):
-            active, jump, blend, rate = _locate(m, b, knot, now, temperature, k, N, SMOOTH)
-            weight = active + before - blend
-            before = blend
+            before, weight, rate = _passage(knot, now, before, temperature, k, N, SMOOTH)
+            push = zero  # what the knot passes on
+            if k < N - 1:
+                next_line = m[k + 1] * now + b[k + 1]
+                push = g * rate * _used(rate, next_line - line)
+                line = next_line
             more_b = more_b + (d_b[k] + g * weight,)
             more_m = more_m + (d_m[k] + g * weight * now,)
-            more_knot = more_knot + (d_knot[k] - g * rate,)
-            speed += weight * m[k] + rate
+            more_knot = more_knot + (d_knot[k] - push,)
+            speed += g * weight * _used(weight, m[k]) + push
         d_m, d_b, d_knot = more_m, more_b, more_knot
         total += g
         if NEEDS_T:
             programs = R * tl.cdiv(L, BLOCK) if BIAS else tl.cdiv(R * L, BLOCK)  # of a sample
             place = (far * T + i) * programs + tl.program_id(0) % programs
-            tl.store(d_t + place, tl.sum(tl.where(inside, g * speed, zero)))
+            tl.store(d_t + place, tl.sum(tl.where(inside, speed, zero)))
 
     to = row * out_row + element * out_element
     if NEEDS_MEAN:
@@ -322,15 +346,17 @@ def _backward(
             d_mean + d_mean_start + far * mean_batch + at_mean, total.to(d_mean.dtype.element_ty), mask=inside
         )
     # From knots to widths (a sum over the knots that come after), then through the softmax and the tanh.
-    after, common = zero, zero
+    after, rise, common = zero, zero, zero
     d_s = ()
     for k in tl.static_range(N - 1, -1, -1):
-        if k < N - 1:
-            after += d_knot[k]
-            if NORMALIZE:  # moving the knot to the right swaps the next line for this one there
-                after += total * ((m[k + 1] - m[k]) * knot[k] + (b[k + 1] - b[k]))
-        d_s = (after,) + d_s
-        common += s[k] * after
+        after += d_knot[k]
+        more = after
+        if NORMALIZE:
+            # A wider segment adds its line's end to the integral, and moves those after it up their lines.
+            more -= total * (_used(s[k], m[k] * knot[k] + b[k]) + rise)
+            rise += s[k] * _used(s[k], m[k])
+        d_s = (more,) + d_s
+        common += s[k] * more
     kind = d_slope.dtype.element_ty
     if BIAS:
         blocks = tl.cdiv(L, BLOCK)
@@ -342,7 +368,7 @@ def _backward(
             grad_b -= total * s[k]
             grad_m -= total * s[k] * _middle(knot, k)
         grad_m *= 1 - m[k] * m[k]
-        grad_s = s[k] * (d_s[k] - common)
+        grad_s = s[k] * _used(s[k], d_s[k] - common)
         here = far * out_batch + k * out_segment + to
         tl.store(d_intercept + d_intercept_start + here, grad_b.to(kind), mask=inside)
         tl.store(d_slope + d_slope_start + here, grad_m.to(kind), mask=inside)

@@ -60,12 +60,15 @@ class Potential:
         intercept = _wide(self.raw_intercept)
         if self.mean is None:
             return intercept
-        shift = _wide(self.mean) - reference.integral(self.slopes, intercept, self.knots)
-        return intercept + shift[:, None]
+        return intercept + (_wide(self.mean) - self._integral(intercept))[:, None]
 
     def integral(self) -> Tensor:
         """The integral of V over [0, 1], segments taken hard -> [B, *]. It is `mean` where there is one."""
-        return reference.integral(self.slopes, self.intercepts, self.knots)
+        return self._integral(self.intercepts)
+
+    def _integral(self, intercept: Tensor) -> Tensor:
+        s = reference.widths(_wide(self.raw_width))
+        return reference.integral(self.slopes, intercept, s, self.knots)
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -66,14 +66,14 @@ def clear_of_knots(width: Tensor, t: Tensor, margin: float) -> Tensor:
     return ((inner - t).abs() > margin).all(2)
 
 
-def assert_near(name: str, got: Tensor, want: Tensor, relative: float) -> None:
-    """|got - want| at most `relative` of the largest value, and got's own rounding."""
+def assert_near(name: str, got: Tensor, want: Tensor, relative: float, scale: float = 1.0) -> None:
+    """|got - want| at most `relative` of the largest value, or of `scale`, and got's own rounding."""
     got = got.detach().cpu()
     assert got.shape == want.shape, name
     assert got.isfinite().all(), f"{name} is not finite"
     if got.numel() == 0:
         return
-    scale = max(1.0, want.abs().max().item())
+    scale = max(scale, want.abs().max().item())
     allowed = relative * scale + torch.finfo(got.dtype).eps * want.abs()
     worst = ((got.double() - want).abs() / allowed).max().item()
     assert worst <= 1, f"{name} is off by {worst:.3g} times what it may be, {relative * scale:.3g}"

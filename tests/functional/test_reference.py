@@ -111,8 +111,8 @@ def test_mean_of_the_hard_potential_is_the_given_one(segments):
     mean = random(B, seed=50)
     for b in range(3):
         assert time_average(slope, intercept, width, mean, None, b) == pytest.approx(mean[b].item(), abs=1e-9)
-        ends = reference.knots(width)
-        integral = reference.integral(slope.tanh(), intercept, ends)[b].item()
+        widths, ends = reference.widths(width), reference.knots(width)
+        integral = reference.integral(slope.tanh(), intercept, widths, ends)[b].item()
         assert time_average(slope, intercept, width, None, None, b) == pytest.approx(integral, abs=1e-9)
 
 

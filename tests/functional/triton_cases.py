@@ -5,6 +5,7 @@ interpreter is slow, and on a GPU every combination of types, options and specia
 """
 
 import copy
+import math
 
 import pytest
 import torch
@@ -19,6 +20,14 @@ from comparison import (
     random,
     random_inputs,
     store,
+)
+from edge_cases import (
+    assert_a_small_weight_keeps_its_digits,
+    assert_as_the_reference,
+    assert_lines_of_1e38,
+    assert_unused_lines_do_not_matter,
+    bad_inputs,
+    unused_inputs,
 )
 
 from ppln.functional import piecewise_linear
@@ -114,6 +123,39 @@ def test_all_of_time_in_one_segment():
 
 def test_the_last_segment_holds_at_one():
     assert_the_last_segment_holds_at_one(8, "triton", device=DEVICE)
+
+
+# NumPy, in which the interpreter computes, warns of inf - inf and of overflow.
+numpy_may_warn = pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning")
+
+
+@numpy_may_warn
+@pytest.mark.parametrize(
+    ("temperature", "normalized"), [(None, False), (None, True), (1e4, True), (1e30, False)]
+)
+def test_lines_that_are_not_in_use(temperature, normalized):
+    x = unused_inputs(segments=3, batch=2)
+    if not normalized:
+        del x["mean"]
+    assert assert_unused_lines_do_not_matter(x, temperature, "triton", DEVICE) > 30
+
+
+@numpy_may_warn
+@pytest.mark.parametrize("name", ["slope", "intercept", "width", "mean"])
+@pytest.mark.parametrize("temperature", [None, 100.0])
+def test_inf_and_nan_are_where_the_reference_has_them(temperature, name):
+    for bad, normalized in ((math.inf, True), (-math.inf, False), (math.nan, False)):
+        x = bad_inputs(bad, name, normalized=normalized or name == "mean")
+        assert_as_the_reference(x, temperature, "triton", DEVICE)
+
+
+@pytest.mark.parametrize("temperature", [None, 100.0, 1e30])
+def test_lines_of_1e38(temperature):
+    assert_lines_of_1e38(temperature, "triton", DEVICE)
+
+
+def test_a_small_weight_keeps_its_digits():
+    assert_a_small_weight_keeps_its_digits("triton", DEVICE)
 
 
 def test_shapes_of_t():

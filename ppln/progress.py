@@ -80,7 +80,7 @@ def _bar(name: str) -> Any:
 
     bar = Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         TextColumn("{task.fields[state]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),

@@ -308,6 +308,7 @@ def _deblur(arguments: list[str]) -> None:
 def _prepare(words: list[str]) -> None:
     from ppln.datasets import hqf
     from ppln.datasets.prepare import Done, Summary, prepare
+    from ppln.datasets.windows import SPLITS, Split
     from ppln.events.io import printable
     from ppln.progress import Progress
 
@@ -327,7 +328,10 @@ def _prepare(words: list[str]) -> None:
             summary = prepare(raw, out, verify=verify, progress=report, **options)
         for path in summary.ignored:
             print(f"not a recording: {printable(str(path))}")
-        print(f"wrote {out}: {len(summary.manifest.recordings)} recordings")
+        manifest = summary.manifest
+        counts = [(of, sum(len(manifest.part(n, of)) for n in manifest.recordings)) for of in SPLITS]
+        print(f"wrote {out}: {len(manifest.recordings)} recordings")
+        print("windows: " + ", ".join(f"{split} {count:,}" for split, count in counts))
         if verify:
             print("verified: every array equals what the sources give")
         return summary
@@ -360,23 +364,26 @@ def _prepare(words: list[str]) -> None:
     def of_recordings(
         raw: tuple[Path, ...],
         out: Path,
+        split: Split = "test",
         frames_per_blur: int = hqf.FRAMES_PER_BLUR,
         workers: int = cores,
         verify: bool = False,
         overwrite: bool = False,
     ) -> None:
-        """Cut recordings with events and sharp grey frames into windows to evaluate deblurring on. A window
-        is some frames, whose mean is the blurry one, and the events in between.
+        """Cut recordings with events and sharp grey frames into windows to train and evaluate deblurring on.
+        A window is some frames, whose mean is the blurry one, and the events in between.
 
         Args:
             raw: Recordings of any known format, or folders of them.
             out: The folder to write to. What an interrupted command has finished is kept.
-            frames_per_blur: How many sharp frames a window has.
+            split: What these recordings are for: training, validation or testing. time: all three, one part
+                of each recording after the other, the first for training; it needs 5 windows.
+            frames_per_blur: How many sharp frames a window has; networks are trained with 14.
             workers: How many recordings to work on at a time, each in a process of its own.
             verify: In the end, read all files again and compare them with the recordings.
             overwrite: Make all files again.
         """
-        options = {"frames_per_blur": frames_per_blur, "workers": workers}
+        options = {"split": split, "frames_per_blur": frames_per_blur, "workers": workers}
         make(raw, out, verify=verify, overwrite=overwrite, **options)
 
     commands: dict[str, Callable[..., None]] = {"hqf": of_hqf, "recordings": of_recordings}
@@ -578,7 +585,7 @@ def _evaluate(words: list[str]) -> None:
     with Progress("evaluate") as progress:
         found, folder = results.evaluate_network(network, task, how, partial(progress, "samples"))
     if folder is not None:
-        print(f"{results.text(found)}\nwrote {folder}")
+        print("\n".join(filter(None, [results.text(found), results.beside(found), f"wrote {folder}"])))
 
 
 def _reproduce(words: list[str]) -> None:

@@ -381,7 +381,7 @@ def test_windows_of_a_recording_are_evaluated(scenes, monkeypatch, tmp_path, cap
     assert "2 rows and seeds done now, 0 left" in capsys.readouterr().out
     with pytest.raises(SystemExit, match=r"windows is no checkpoint but ppln windows; give a run's folder"):
         run(monkeypatch, "evaluate", out)
-    with pytest.raises(SystemExit, match="evaluation only"):
+    with pytest.raises(SystemExit, match="holds no windows of the split 'val'"):
         run(monkeypatch, "evaluate", "deblur-edi", *where[:4], "--split", "val", "--out", tmp_path / "val")
     with pytest.raises(SystemExit, match="bike_bay_hdr"):
         run(monkeypatch, "prepare", "hqf", "--raw", tmp_path, "--out", tmp_path / "hqf")
@@ -389,6 +389,35 @@ def test_windows_of_a_recording_are_evaluated(scenes, monkeypatch, tmp_path, cap
         SystemExit, match="there is nothing to prepare called 'hfq'; there are: hqf, recordings"
     ):
         run(monkeypatch, "prepare", "hfq")
+
+
+def test_fine_tuning_on_a_recording_of_ones_own(monkeypatch, tmp_path, capsys):
+    """From the weights of the package, on its first part; judged on its last, beside what they were."""
+    monkeypatch.chdir(tmp_path)
+    made = Scenes("test", size=(32, 48), frames=70, substeps=2, textures="scikit-image").recording(0)
+    native.write_recording(made, tmp_path / "own.h5")
+    own = ["--raw", "own.h5", "--workers", "1", "--split", "time"]
+    run(monkeypatch, "prepare", "recordings", *own, "--out", "windows")
+    assert "windows: train 1, val 1, test 1" in capsys.readouterr().out
+    finetune = ["train", "deblur", "--recipe", "finetune", "--data", "windows"]
+    short = ["--batch", "1", "--device", "cpu", "--no-tensorboard"]
+    still = ["--steps", "1", "--learning-rate", "1e-12"]
+    run(monkeypatch, *finetune, "--folder", "windows", *short, *still, "--out", "run")
+    said = capsys.readouterr().out
+    (psnr,) = re.findall(r"baseline shipped: psnr (\S+)", said)
+    assert f"validation after step 1: psnr {psnr} " in said
+    run(monkeypatch, "evaluate", "run", "--device", "cpu")
+    said = capsys.readouterr().out
+    found = json.loads((tmp_path / "run/evaluation/windows-test/results.json").read_bytes())
+    assert found["samples"] == 1
+    assert found["metrics"] == pytest.approx(found["baselines"]["shipped"], rel=1e-4)
+    assert found["metrics"]["l1"] != found["baselines"]["EDI"]["l1"]
+    assert [line.split()[0] for line in said.splitlines()[-4:]] == ["blurry", "EDI", "shipped", "wrote"]
+    run(monkeypatch, "evaluate", "run", "--device", "cpu", "--no-baselines")
+    assert "EDI" not in capsys.readouterr().out
+    run(monkeypatch, "prepare", "recordings", *own, "--frames-per-blur", "7", "--out", "sevens")
+    with pytest.raises(SystemExit, match="sevens, whose blurry frames are of 7; prepare it with 14"):
+        run(monkeypatch, *finetune, "--folder", "sevens", *short, "--out", "other")
 
 
 def test_a_demo(monkeypatch, tmp_path, capsys):

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ppln.datasets import hqf
+from ppln.datasets import hqf, windows
 from ppln.datasets.windows import FORMAT, MANIFEST, VERSION, Entry, Manifest, Protocol, Window, iter_windows
 from ppln.events.events import whole
 from ppln.events.io import RecordingError, detect, regular
@@ -63,6 +63,7 @@ class _Job:
     source: Path
     target: Path
     frames_per_blur: int
+    split: windows.Split | None
     sha256: str | None  # of the target, as the manifest says
     verify: bool
     overwrite: bool
@@ -75,6 +76,7 @@ def prepare(
     *,
     protocol: Protocol = "recordings",
     frames_per_blur: int = hqf.FRAMES_PER_BLUR,
+    split: windows.Split = "test",
     workers: int = 1,
     verify: bool = False,
     overwrite: bool = False,
@@ -83,6 +85,8 @@ def prepare(
     """Make the windows of recordings, and a manifest, in the folder `out`.
 
     raw         a recording, a folder of recordings, or a list of such; NAME.bag becomes NAME.h5
+    split       what these recordings are for: "train", "val" or "test"; "time": for all three, one part of
+                each after the other (windows.part). HQF has splits of its own.
     workers     processes, each with a recording at a time. More than 1 start Python anew: a script then needs
                 `if __name__ == "__main__":`
     verify      also read every file again, and compare it with what its source gives now; a file that is
@@ -116,11 +120,17 @@ def prepare(
             if not (overwrite and name in named)
         }
         jobs = []
+        own = split if protocol == "recordings" else None
         for name, source in named.items():
-            known = manifest.recordings.get(name)
+            known, target = manifest.recordings.get(name), out / f"{name}.h5"
+            if known is not None and not overwrite and own not in (None, known.split or "test"):
+                raise ValueError(
+                    f"split is {own!r}, and {out} holds {name} for {known.split or 'test'!r}; give that, "
+                    "another folder, or overwrite=True"
+                )
             sha256 = None if known is None else known.sha256
             others = {other: size for other, size in sizes.items() if other != name}
-            jobs.append(_Job(source, out / f"{name}.h5", frames_per_blur, sha256, verify, overwrite, others))
+            jobs.append(_Job(source, target, frames_per_blur, own, sha256, verify, overwrite, others))
         made: list[str] = []
         kept: list[str] = []
         failed: list[Exception] = []
@@ -352,13 +362,12 @@ def _look(job: _Job, source_sha256: str, made: bool) -> tuple[Entry | None, list
                 faults.append("it was made from a file with another SHA-256")
             if faults:
                 return None, faults
-            windows, _, height, width = dataset(file, "frames", 4, "u").shape
-            source = attribute(file, "source").decode()
-            source_bytes, events = int(attribute(file, "source_bytes")), int(attribute(file, "events"))
+            count, _, height, width = dataset(file, "frames", 4, "u").shape
+            made_of = attribute(file, "source").decode(), int(attribute(file, "source_bytes")), source_sha256
+            events = int(attribute(file, "events"))
     except RecordingError as error:
         return None, [*faults, str(error)]
-    entry = Entry(source, source_bytes, source_sha256, height, width, windows, events, size, sha256)
-    return entry, faults
+    return Entry(*made_of, height, width, count, events, size, sha256, job.split), faults
 
 
 def _differences(job: _Job) -> list[str]:

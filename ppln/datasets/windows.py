@@ -44,6 +44,21 @@ SPLITS = ("train", "val", "test")
 PEAK = 255  # of a frame
 
 Protocol = Literal["hqf", "recordings"]
+Split = Literal["train", "val", "test", "time"]  # what a recording is for: all of it, or parts of its time
+LEAST = 5  # windows that are split by time
+
+
+def part(windows: int, split: Split, wanted: str) -> range:
+    """Which of a recording's windows are in "train", "val" or "test".
+
+    By time: the last fifth is "test", the tenth before it "val" and what comes first "train", with a window
+    left out between two of them: what moves slowly would be seen in both.
+    """
+    if split != "time":
+        return range(windows) if wanted == split else range(0)
+    test = windows - windows // 5
+    val = test - 1 - max(1, windows // 10)
+    return {"train": range(val - 1), "val": range(val, test - 1), "test": range(test, windows)}[wanted]
 
 
 class Window(NamedTuple):
@@ -182,6 +197,17 @@ class Entry:
     """Of NAME.h5."""
     sha256: str
     """Of NAME.h5."""
+    split: Split | None = None
+    """What its windows are for: see `part`. None: as HQF has it, and of other recordings "test"."""
+
+    def __post_init__(self) -> None:
+        if self.split not in (None, *get_args(Split)):
+            raise ValueError(f"split is {self.split!r}; give one of {', '.join(get_args(Split))}")
+        if self.split == "time" and self.windows < LEAST:
+            raise ValueError(
+                f"{self.source} gives {self.windows} windows, and split 'time' needs {LEAST}; give a longer "
+                "recording, or split 'train', 'val' or 'test'"
+            )
 
 
 @dataclass(frozen=True)
@@ -189,9 +215,16 @@ class Manifest:
     """What a folder of windows holds."""
 
     protocol: Protocol
-    """hqf: with HQF's splits. recordings: any, for evaluation only."""
+    """hqf: with HQF's splits. recordings: any, each with its own."""
     frames_per_blur: int
     recordings: dict[str, Entry]
+
+    def part(self, name: str, wanted: str) -> range:
+        """Which windows of a recording are in "train", "val" or "test"."""
+        entry = self.recordings[name]
+        if self.protocol == "hqf":
+            return hqf.part(name, entry.windows, wanted)
+        return part(entry.windows, entry.split or "test", wanted)
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
@@ -201,7 +234,8 @@ class Manifest:
             format, version = content["format"], content["version"]
             if (format, version) != (FORMAT, VERSION):
                 raise ValueError(f"it is {format!r} of version {version}, this ppln reads {VERSION}")
-            entry_form = {of.name: of.type for of in fields(Entry)}
+            entry_form = {of.name: of.type for of in fields(Entry) if of.name != "split"}
+            entry_form["split?"] = str | None
             check_form(content, {"protocol": str, "frames_per_blur": int, "recordings": {str: entry_form}})
             if content["protocol"] not in get_args(Protocol):
                 raise ValueError(f"protocol is {content['protocol']!r}")
@@ -225,7 +259,8 @@ class Windows:
     """The windows of a split, from a folder that ppln.datasets.prepare made.
 
     HQF: "test" are five recordings, "train" the first nine tenths of the other nine and "val" their last
-    (hqf.part). Other recordings are all "test". Files are opened where they are first read, in each process.
+    (hqf.part). Of other recordings, the manifest tells (`part`). Files are opened where they are first read,
+    in each process.
 
     recordings  the names of those with windows in this split
     missing     the names of those that HQF has in this split and the folder has not
@@ -237,11 +272,6 @@ class Windows:
             raise ValueError(f"split is {split!r}; give one of {', '.join(SPLITS)}")
         manifest = Manifest.read(self.folder)
         is_hqf = manifest.protocol == "hqf"
-        if not is_hqf and split != "test":
-            raise ValueError(
-                f"split is {split!r}, and {self.folder} holds recordings prepared for evaluation only; "
-                "give 'test'"
-            )
         entries = manifest.recordings
         sizes = {name: Sensor(entry.height, entry.width) for name, entry in entries.items()}
         if len(set(sizes.values())) > 1:
@@ -249,17 +279,17 @@ class Windows:
             raise ValueError(
                 f"{self.folder} holds recordings of several sizes ({listed}); prepare them apart"
             )
-        parts = {
-            name: hqf.part(name, entry.windows, split) if is_hqf else range(entry.windows)
-            for name, entry in entries.items()
-        }
+        parts = {name: manifest.part(name, split) for name in entries}
         self.parts = {name: part for name, part in parts.items() if len(part)}
         self.recordings = tuple(self.parts)
         wanted = (hqf.TEST if split == "test" else hqf.TRAIN) if is_hqf else ()
         self.missing = tuple(name for name in wanted if name not in entries)
         if not self.parts:
             lacks = f"; it lacks {', '.join(self.missing)}" if self.missing else ""
-            raise ValueError(f"{self.folder} holds no windows of the split {split!r}{lacks}; prepare them")
+            how = "" if is_hqf else f": ppln prepare recordings --split {split}, or time"
+            raise ValueError(
+                f"{self.folder} holds no windows of the split {split!r}{lacks}; prepare them{how}"
+            )
         self.size, self.frames = sizes[self.recordings[0]], manifest.frames_per_blur
         self.ends = list(accumulate(map(len, self.parts.values())))
         self.rows = {name: entries[name].windows for name in self.recordings}

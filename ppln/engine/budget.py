@@ -102,6 +102,7 @@ def train_settings(study: Study, row: Row, seed: int, how: Reproduce) -> Train:
         "checkpoint_every": max(1, min(500, steps // 2)),
         "keep": 1,
         "pictures": False,
+        "baselines": False,
         "tensorboard": False,
     }
     return config.build(Train, values)

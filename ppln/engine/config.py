@@ -43,8 +43,8 @@ class Model:
     """Options of the network, such as width=8 segments=6; they are added to those of the recipe. Default:
     none."""
     weights: Path | None = None
-    """Begin with these trained weights: a .safetensors file, or the folder of a training or of a checkpoint.
-    Default: begin with random weights."""
+    """Begin with these trained weights: a .safetensors file, the folder of a training or of a checkpoint, or
+    the name of a network that comes with weights. Default: begin with random weights."""
 
     def __post_init__(self) -> None:
         _settle(self)
@@ -174,6 +174,8 @@ class Run:
     """How many checkpoints to keep, the newest; the best one is kept, too."""
     pictures: bool = True
     """Write pictures of what the network predicts at each validation."""
+    baselines: bool = True
+    """At the start, also validate what needs no training, such as EDI, to see the network beside it."""
     tensorboard: bool = True
     """Also write the log for TensorBoard."""
 

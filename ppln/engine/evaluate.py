@@ -14,8 +14,9 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,8 @@ BATCH = 8  # samples at a time, if nothing else is said
 PREDICTIONS_BYTES = 128 * 2**20
 """Predictions of samples that do not fit into so much memory are not kept."""
 
+_Rows = list[tuple[int, dict[str, Any]]]  # number of the batch; arrays [B, ...] by name
+
 
 class Evaluation(NamedTuple):
     task: Task
@@ -43,11 +46,17 @@ class Evaluation(NamedTuple):
         str, NDArray[Any]
     ]  # "index" [P], "t" [P, T], "prediction" [P, T, ...]; first process only
     picture: NDArray[np.uint8] | None  # [H, W, 3] of the first batch; first process only
-    seconds: float
+    seconds: float  # of all networks that were judged together
+    baselines: Mapping[str, Mapping[str, float]] = MappingProxyType({})  # metrics of others, by their titles
 
 
-def evaluate(
-    model: nn.Module,
+def evaluate(model: nn.Module, task: Task, split: str, **how: Any) -> Evaluation:
+    """Judge one network: see `evaluate_each`, whose options these are."""
+    return evaluate_each({"": model}, task, split, **how)[""]
+
+
+def evaluate_each(
+    models: Mapping[str, nn.Module],
     task: Task,
     split: str,
     *,
@@ -55,23 +64,25 @@ def evaluate(
     batch: int = BATCH,
     limit: int | None = None,
     predictions: int = 0,
+    beside: Mapping[str, NDArray[Any]] | None = None,
     device: torch.device | str = "cpu",
     rank: int = 0,
     world: int = 1,
     progress: Callable[[int, int], None] | None = None,
-) -> Evaluation:
-    """Judge a network, which is on `device`, by the samples of "train", "val" or "test".
+) -> dict[str, Evaluation]:
+    """Judge networks, which are on `device`, by the same samples of "train", "val" or "test", made once.
 
     source: of these samples, where the caller has it already.
     batch: samples at a time, in each process; rows may differ in their last bits for another number.
     limit: only that many samples, evenly spread over the split.
     predictions: keep those of the first so many samples, or as many as fit into PREDICTIONS_BYTES.
+    beside: what others predict for the first samples, by their titles, for the picture.
     rank, world: which process of how many this is. All call this, with torch.distributed initialised, and
     get the same metrics.
     progress: called with the number of samples done, so far and in all; by this process, about all.
 
     Precision is the caller's, torch.autocast around the call: it counts for the network, not for data and
-    metrics. The network is put in eval mode and back. No random numbers are drawn.
+    metrics. Networks are put in eval mode and back. No random numbers are drawn.
     """
     if world > 1 and not torch.distributed.is_initialized():
         raise ValueError(f"world is {world}, but torch.distributed is not initialised; use torchrun")
@@ -89,36 +100,46 @@ def evaluate(
     indices = np.arange(count, dtype=np.int64) * available // count
     parts = [indices[first : first + batch] for first in range(0, count, batch)]
 
-    rows: list[tuple[int, dict[str, Any]]] = []  # number of the batch; arrays [B, ...] by name
-    picture = None
+    rows: dict[str, _Rows] = {title: [] for title in models}
+    drawn: dict[str, NDArray[np.uint8]] = {}
     # No inference mode: a source or a sharded network may keep tensors made here, and train with them later.
-    with _judged(model), torch.no_grad():
-        # All processes run the network equally often: one that is wrapped or sharded talks to the others on
+    with ExitStack() as judged, torch.no_grad():
+        for model in models.values():
+            judged.enter_context(_judged(model))
+        # All processes run a network equally often: one that is wrapped or sharded talks to the others on
         # every call. A process that has no batch left repeats the last.
         for first in range(0, len(parts), world):
             number = min(first + rank, len(parts) - 1)
             with torch.autocast(device.type, enabled=False):
                 made = task.batch(source.batch(parts[number].tolist(), device), None, 0)
-            prediction = task.predict(model, made)
-            if first + rank < len(parts):
-                with torch.autocast(device.type, enabled=False):
-                    rows.append((number, _row(task, prediction, made, number * batch, predictions)))
-                    picture = task.picture(prediction, made) if number == 0 else picture
+            for title, model in models.items():
+                prediction = task.predict(model, made)
+                if first + rank < len(parts):
+                    with torch.autocast(device.type, enabled=False):
+                        row = _row(task, prediction, made, number * batch, predictions)
+                        rows[title].append((number, row))
+                        if number == 0:
+                            drawn[title] = task.picture(prediction, made, beside)
             if progress is not None:
                 progress(min(count, (first + world) * batch), count)
 
-    kept = _gather(
-        [(number, row.pop("predictions", {})) for number, row in rows], rank, world, everywhere=False
-    )
-    rows = _gather(rows, rank, world, everywhere=True)
-    data, columns = (_joined([row[name] for _, row in rows]) for name in ("data", "columns"))
-    assert all(len(column) == count for column in (*data.values(), *columns.values()))
-    found = _joined([row for _, row in kept if row])
-    if found:
-        found = {"index": indices[: len(found["t"])], **found}
-    metrics = {name: float(value) for name, value in task.summarize(columns).items()}
-    seconds = time.perf_counter() - start
-    return Evaluation(task, split, available, indices, data, columns, metrics, found, picture, seconds)
+    evaluations = {}
+    for title in models:
+        kept = [(number, row.pop("predictions", {})) for number, row in rows[title]]
+        kept = _gather(kept, rank, world, everywhere=False)
+        gathered = _gather(rows[title], rank, world, everywhere=True)
+        data, columns = (_joined([row[name] for _, row in gathered]) for name in ("data", "columns"))
+        assert all(len(column) == count for column in (*data.values(), *columns.values()))
+        found = _joined([row for _, row in kept if row])
+        if found:
+            found = {"index": indices[: len(found["t"])], **found}
+        metrics = {name: float(value) for name, value in task.summarize(columns).items()}
+        seconds = time.perf_counter() - start
+        picture = drawn.get(title)
+        evaluations[title] = Evaluation(
+            task, split, available, indices, data, columns, metrics, found, picture, seconds
+        )
+    return evaluations
 
 
 def describe(name: str, model: nn.Module, options: Mapping[str, Any], weights: Path | None) -> dict[str, Any]:
@@ -159,6 +180,7 @@ def write(folder: Path, evaluation: Evaluation, about: Mapping[str, Any]) -> Non
         "predictions": len(evaluation.predictions.get("index", ())),
         "metrics": evaluation.metrics,
         "better": {name: better[name] for name in evaluation.metrics if name in better},
+        "baselines": evaluation.baselines,
         "seconds": evaluation.seconds,
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
@@ -207,7 +229,7 @@ def _joined(rows: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
     return {name: np.ascontiguousarray(np.concatenate([row[name] for row in rows])) for name in names}
 
 
-def _gather(rows: list[tuple[int, Any]], rank: int, world: int, *, everywhere: bool) -> list[tuple[int, Any]]:
+def _gather(rows: _Rows, rank: int, world: int, *, everywhere: bool) -> _Rows:
     """The rows of all processes, in the order of batches; for the first process only, or everywhere."""
     if world == 1:
         return rows

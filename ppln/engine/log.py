@@ -2,6 +2,7 @@
 
     RUN/log.txt                       what was said, with the time
     RUN/train.csv, RUN/val.csv        every value, exact; columns that depend on the clock come last
+    RUN/baselines.json                metrics of what the run is seen beside, exact
     RUN/tensorboard/, RUN/pictures/   to look at
 
 A step is counted once it is done: the first is step 1, and a run that resumes after step 100 logs step 101
@@ -10,6 +11,7 @@ next. Nothing here may end a training: what cannot be written is reported once, 
 Dimensions: H x W picture.
 """
 
+import json
 import math
 import os
 import sys
@@ -24,6 +26,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ppln.engine.evaluate import as_json
 from ppln.engine.tables import Appended, Curves, Table, png, replace
 from ppln.files import make_folder
 
@@ -55,6 +58,7 @@ class Log:
             _Every(seconds) for seconds in (_LINE_EVERY_S, _BAR_EVERY_S, _CURVE_EVERY_S)
         )
         self._has_reported = False
+        self._baselines: Mapping[str, Mapping[str, float]] = {}
 
     @staticmethod
     def silent() -> "Log":
@@ -112,12 +116,22 @@ class Log:
             if not self._screen.has_bar:
                 self._safely(self._screen.say, line)
 
+    def baselines(self, found: Mapping[str, Mapping[str, float]]) -> None:
+        """Metrics of what needs no training, by title, on the samples of all validations."""
+        self._baselines = found
+        text = json.dumps(as_json(found), indent=1, allow_nan=False) + "\n"
+        self._safely(replace, self._out / "baselines.json", text.encode())
+        for title, metrics in found.items():
+            self.say(f"baseline {title}: {_listed(metrics)}")
+
     def validation(self, step: int, metrics: Mapping[str, float]) -> None:
         self._row(self._val, step, metrics, {})
         if self._curves:
             self._safely(self._curves.scalars, step, "val", metrics)
-        values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        self.say(f"validation after step {step}: {values}")
+        first = next(iter(metrics), "")
+        beside = ", ".join(f"{title} {of[first]:.4g}" for title, of in self._baselines.items())
+        beside = f"  ({first}: {beside})" if beside else ""
+        self.say(f"validation after step {step}: {_listed(metrics)}{beside}")
 
     def picture(self, step: int, image: NDArray[np.uint8]) -> None:
         """image [H, W, 3]."""
@@ -157,6 +171,10 @@ class Log:
                     sys.stderr.write(f"ppln: {error}; training goes on, but its log will have gaps\n")
 
 
+def _listed(metrics: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+
+
 class _Silent(Log):
     def __init__(self) -> None:
         pass
@@ -164,7 +182,7 @@ class _Silent(Log):
     def _nothing(self, *values: Any, **named: Any) -> None:
         pass
 
-    __exit__ = train = validation = picture = checkpoint = say = _nothing
+    __exit__ = train = baselines = validation = picture = checkpoint = say = _nothing
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,7 @@
     ppln train deblur --recipe paper
 
 A recipe says only what differs from the defaults. What the paper leaves open (sizes of batches, the details
-of RMSProp) is as in the authors' code. All train on synthetic data.
+of RMSProp) is as in the authors' code. All but "finetune" train on synthetic data.
 """
 
 from copy import deepcopy
@@ -68,7 +68,7 @@ def _small(network: str, task: Settings, steps: int, batch: int, rate: float, **
             "model": {"name": network, "options": options},
             "optimizer": {"learning_rate": rate, "batch": batch, "steps": steps, "schedule": "cosine"},
             "machine": {"keep_samples": True},  # making them takes longer than a step
-            "run": {"validate_every": steps // 3, "checkpoint_every": 50},
+            "run": {"validate_every": steps // 3, "checkpoint_every": steps // 6},
         },
     )
 
@@ -112,21 +112,34 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             every=2000,
             compile=False,
         ),
+        "finetune": Recipe(
+            "the package's deblur-ppln-head-small trained on; add --data windows --folder DIR for your own",
+            {
+                "task": {"edges": 2.0},
+                "model": {"name": "deblur-ppln-head-small", "weights": "deblur-ppln-head-small"},
+                "optimizer": {"learning_rate": 1e-4, "batch": 4, "steps": 500, "schedule": "cosine"},
+                "run": {"validate_every": 100, "checkpoint_every": 100},
+            },
+        ),
         "small": _small(
-            "deblur-ppln",
+            "deblur-ppln-head-small",
             {
                 "textures": "scikit-image",  # no time to make others
                 "height": 64,
                 "width": 64,
                 "train_samples": 256,
-                "val_samples": 8,
-                "times_per_sample": 2,
-                "motion_px": 10.0,
+                "val_samples": 16,
+                "motion_px": 30.0,
+                "substeps": 4,
+                "edges": 4.0,
             },
-            steps=300,
-            batch=8,
-            rate=1e-3,
-            width=8,
+            steps=2100,
+            batch=4,
+            rate=3e-3,
+            width=16,
+            channels=16,
+            layers=3,
+            segments=2,
         ),
         "paper": _paper("the paper's U-Net of PP layers, 192 M parameters", "deblur-ppln", _DEBLUR, _HQF),
         "paper-unet": _paper(

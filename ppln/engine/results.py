@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from ppln.engine import compare, config, portions
 from ppln.engine.arguments import refuse_idle
 from ppln.engine.config import Machine
-from ppln.engine.evaluate import Evaluation, as_json, describe, evaluate, write
+from ppln.engine.evaluate import Evaluation, as_json, describe, evaluate_each, write
 from ppln.engine.fabric import holding, launch
 from ppln.engine.trained import Network, find, home, unit
 from ppln.options import HELP, command
@@ -38,6 +38,8 @@ class Evaluate:
     """Keep what the network gives for so many samples, the first, in predictions.npz."""
     batch: int = 8
     """Samples at a time."""
+    baselines: bool = True
+    """Also evaluate what needs no training, such as EDI, on the same samples, to see both together."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: on a GPU (cuda) where there is one."""
     devices: int = 1
@@ -144,8 +146,9 @@ def evaluate_network(
     with holding(fabric, folder), fabric.autocast():
         if not how.overwrite:
             _check_free(folder, {**about, "split": how.split}, task)
-        found = evaluate(
-            network.net.to(fabric.device),
+        baselines = task.baselines() if how.baselines else {}
+        found, *others = evaluate_each(
+            {title: net.to(fabric.device) for title, net in {"": network.net, **baselines}.items()},
             task,
             how.split,
             source=source,
@@ -156,7 +159,8 @@ def evaluate_network(
             rank=fabric.global_rank,
             world=fabric.world_size,
             progress=progress if fabric.is_global_zero else None,
-        )
+        ).values()
+        found = found._replace(baselines={t: of.metrics for t, of in zip(baselines, others, strict=True)})
         if not fabric.is_global_zero:
             return found, None
         if not how.overwrite:
@@ -176,6 +180,13 @@ def text(found: Evaluation) -> str:
     if len(found.indices) < found.available:
         count += f" of {found.available:,}"
     return "\n".join([*lines, f"over {count} {found.split} samples of {config.plain(found.task)['data']}"])
+
+
+def beside(found: Evaluation) -> str:
+    """The metrics of baselines, a line each, below their names; nothing, if there are none."""
+    rows = [(title, *(f"{value:.6g}" for value in of.values())) for title, of in found.baselines.items()]
+    rows = [("on the same samples", *found.metrics), *rows] if rows else []
+    return "\n".join("".join(f"{cell:20}" for cell in row).rstrip() for row in rows)
 
 
 def _folder(network: Network, task: Task, how: Evaluate) -> Path:

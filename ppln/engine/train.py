@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ppln.engine import checkpoint, config, state
 from ppln.engine.average import Average
 from ppln.engine.config import Optimizer, Train
-from ppln.engine.evaluate import evaluate
+from ppln.engine.evaluate import evaluate, evaluate_each
 from ppln.engine.fabric import first, holding, launch, spread, unsent
 from ppln.engine.feed import Feed, Held, Make, Order, maker
 from ppln.engine.log import Log
@@ -32,6 +33,8 @@ from ppln.engine.trained import find, settings_of
 from ppln.engine.watch import NotFinite, first_bad
 from ppln.models import create_model
 from ppln.tasks import Batch, Source
+
+PICTURED = 4  # validation samples, of which baselines' predictions are kept for pictures
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -151,6 +154,7 @@ class Loop:
         self.saved: int | None = None  # the last step that is
         self.best: float | None = None
         self.metrics: dict[str, float] = {}
+        self.beside: dict[str, NDArray[Any]] = {}  # what baselines predict for the first validation samples
         self.asked = self.stop = 0  # the signal that asked this process to stop; that for which all do
         if found is not None:
             self._restore(found)
@@ -178,6 +182,8 @@ class Loop:
         run = self.settings.run
         self.net.train()
         with self.log() as log, self._signals(), closing(self.batches):
+            if run.baselines and self.done < self.steps:
+                self._judge_baselines(log)
             while self.done < self.steps:
                 self.advance(log)
                 last = self.done == self.steps
@@ -273,20 +279,31 @@ class Loop:
             torch.nn.utils.clip_grads_with_norm_(self.parameters, most, norm)
         return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
+    @property
+    def _val(self) -> dict[str, Any]:
+        """How validation samples are shared by processes."""
+        fabric = self.fabric
+        return {
+            "source": self.val,
+            "device": fabric.device,
+            "rank": fabric.global_rank,
+            "world": fabric.world_size,
+        }
+
+    def _judge_baselines(self, log: Log) -> None:
+        baselines = {title: net.to(self.fabric.device) for title, net in self.task.baselines().items()}
+        if not baselines:
+            return
+        found = evaluate_each(baselines, self.task, "val", predictions=PICTURED, **self._val)
+        self.beside = {title: of.predictions["prediction"] for title, of in found.items() if of.predictions}
+        log.baselines({title: of.metrics for title, of in found.items()})
+
     def _validate(self, log: Log) -> bool:
         """Whether the network is the best one so far."""
         run, fabric = self.settings.run, self.fabric
         averaged = self.average.swapped(self.net) if self.average is not None else nullcontext()
         with averaged, fabric.autocast():
-            found = evaluate(
-                self.net,
-                self.task,
-                "val",
-                source=self.val,
-                device=fabric.device,
-                rank=fabric.global_rank,
-                world=fabric.world_size,
-            )
+            found = evaluate(self.net, self.task, "val", beside=self.beside, **self._val)
         self.metrics = fabric.broadcast(found.metrics)
         log.validation(self.done, self.metrics)
         if run.pictures and found.picture is not None:

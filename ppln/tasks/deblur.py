@@ -17,11 +17,12 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ppln.datasets.synthetic.scenes import Sample, Scenes
 from ppln.datasets.windows import Windows
 from ppln.metrics import PEAK, nrmse, psnr, ssim, to_uint8
+from ppln.models import create_model
 from ppln.models.deblurrer import BINS
 from ppln.tasks import pictures
 from ppln.tasks.task import Batch, Source, Task, check_data, draw_times, length_of, pick
@@ -45,7 +46,7 @@ class Deblur(Task):
     """The data. scenes: made while training, textured surfaces that move before a simulated camera. windows:
     parts of real recordings, in --folder."""
     folder: Path | None = None
-    """A folder of windows that `ppln prepare` wrote; only HQF's can be trained on. Default: none."""
+    """A folder of windows that `ppln prepare` wrote. Default: none."""
     height: int = 128
     """Rows of a picture, in pixels."""
     width: int = 128
@@ -146,6 +147,14 @@ class Deblur(Task):
             loss = loss + self.edges * (error.diff(dim=-1).abs().mean() + error.diff(dim=-2).abs().mean())
         return loss
 
+    def baselines(self) -> dict[str, nn.Module]:
+        """What is given, what needs no training, and what comes with the package."""
+        return {
+            "blurry": create_model("deblur-edi", contrast=1e-9),  # for events that change nothing
+            "EDI": create_model("deblur-edi"),
+            "shipped": create_model("deblur-ppln-head-small", pretrained=True),
+        }
+
     def judge(self, prediction: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Means over a sample's frames. l1 is of frames that are not rounded.
 
@@ -169,27 +178,42 @@ class Deblur(Task):
         names = (*self.metrics, "l1", *(name for name in ("psnr_seen", "psnr_unseen") if name in columns))
         return {name: float(columns[name].mean()) for name in names}
 
-    def picture(self, prediction: Tensor, batch: Batch) -> NDArray[np.uint8]:
-        """Two samples, side by side; of each, what is given and the first, middle and last time.
+    def picture(
+        self, prediction: Tensor, batch: Batch, beside: Mapping[str, NDArray[np.floating]] | None = None
+    ) -> NDArray[np.uint8]:
+        """Two samples, one above the other; of each, a row for the first, the middle and the last time.
 
-        Rows: prediction, truth, and the error (red: too bright; a tenth of full scale is full colour). On the
-        left: the blurry frame, all events, and the error the blurry frame has in the middle.
+        From the left: the events in that third of the exposure, the blurry frame, what others give, what the
+        network gives, the truth, and the network's error (red: too bright; a tenth of full scale is full
+        colour). Above each stands its PSNR in dB, a mean over all times of the sample.
         """
-
-        def shown(light: NDArray[np.float32]) -> pictures.Picture:
-            return pictures.grey(pictures.on_screen(light))
-
         blocks = []
-        for found, true, x in zip(prediction[:2], batch.target[:2], batch.x[:2], strict=True):
+        for k, (found, true, x) in enumerate(zip(prediction[:2], batch.target[:2], batch.x[:2], strict=True)):
+            given, light, sharp = (pictures.array(part) for part in (x, found[:, 0], true[:, 0]))
+            frames = {"blurry": np.broadcast_to(given[-1], sharp.shape)}
+            frames |= {title: of[k, :, 0] for title, of in (beside or {}).items()} | {"network": light}
+            frames = {f"{title} {_decibels(of, sharp):.1f}": of for title, of in frames.items()}
+            frames["truth"] = sharp
             chosen = [0, (len(true) - 1) // 2, len(true) - 1]
-            sharp, predicted, blurry = (pictures.array(part) for part in (true[:, 0], found[:, 0], x[-1]))
-            events = pictures.array(x[:-1:2].sum(0) - x[1:-1:2].sum(0))
-            predicted, sharp = predicted[chosen], sharp[chosen]
-            errors = [blurry - sharp[1], *(predicted - sharp)]
-            rows = [
-                [shown(blurry), *map(shown, predicted)],
-                [pictures.signed(events, 6), *map(shown, sharp)],
-                [pictures.signed(error, 0.1) for error in errors],
-            ]
-            blocks.append(pictures.tiles([[pictures.enlarge(tile, 200) for tile in row] for row in rows]))
-        return pictures.tiles([blocks], gap=16)
+            events = np.array_split(given[:-1:2] - given[1:-1:2], len(chosen))
+            columns = {
+                "events": [pictures.signed(part.sum(0), 6) for part in events],
+                **{title: [_shown(of[i]) for i in chosen] for title, of in frames.items()},
+                "error": [pictures.signed(light[i] - sharp[i], 0.1) for i in chosen],
+            }
+            tall = []
+            for title, column in columns.items():
+                large = [pictures.enlarge(tile, 200) for tile in column]
+                tall.append([pictures.label(title, large[0].shape[1]), *large])
+            blocks.append([pictures.tiles(list(zip(*tall, strict=True)))])
+        return pictures.tiles(blocks, gap=16)
+
+
+def _decibels(light: NDArray[np.floating], sharp: NDArray[np.floating]) -> float:
+    """PSNR, a mean over frames [T, H, W]"""
+    pair = (to_uint8(torch.from_numpy(np.nan_to_num(frames)) * PEAK) for frames in (light, sharp))
+    return float(psnr(*pair).mean())
+
+
+def _shown(light: NDArray[np.floating]) -> pictures.Picture:
+    return pictures.grey(pictures.on_screen(light))

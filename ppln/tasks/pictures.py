@@ -12,6 +12,7 @@ BLACK, GREY = (0, 0, 0), (205, 205, 205)
 TRUE, FOUND = (0, 140, 90), (225, 75, 0)  # green: what is so; orange: what a network says
 # Three columns and five rows a character, row by row.
 _FONT = {
+    " ": "   ""   ""   ""   ""   ",
     "0": "###""# #""# #""# #""###",
     "1": " # ""## "" # "" # ""###",
     "2": "###""  #""###""#  ""###",
@@ -24,6 +25,32 @@ _FONT = {
     "9": "###""# #""###""  #""###",
     "-": "   ""   ""###""   ""   ",
     ".": "   ""   ""   ""   "" # ",
+    "A": " # ""# #""###""# #""# #",
+    "B": "## ""# #""## ""# #""## ",
+    "C": " ##""#  ""#  ""#  "" ##",
+    "D": "## ""# #""# #""# #""## ",
+    "E": "###""#  ""## ""#  ""###",
+    "F": "###""#  ""## ""#  ""#  ",
+    "G": " ##""#  ""# #""# #"" ##",
+    "H": "# #""# #""###""# #""# #",
+    "I": "###"" # "" # "" # ""###",
+    "J": "  #""  #""  #""# #"" # ",
+    "K": "# #""# #""## ""# #""# #",
+    "L": "#  ""#  ""#  ""#  ""###",
+    "M": "# #""###""###""# #""# #",
+    "N": "## ""# #""# #""# #""# #",
+    "O": " # ""# #""# #""# #"" # ",
+    "P": "## ""# #""## ""#  ""#  ",
+    "Q": " # ""# #""# #""## "" ##",
+    "R": "## ""# #""## ""# #""# #",
+    "S": " ##""#  "" # ""  #""## ",
+    "T": "###"" # "" # "" # "" # ",
+    "U": "# #""# #""# #""# #""###",
+    "V": "# #""# #""# #""# #"" # ",
+    "W": "# #""# #""###""###""# #",
+    "X": "# #""# #"" # ""# #""# #",
+    "Y": "# #""# #"" # "" # "" # ",
+    "Z": "###""  #"" # ""#  ""###",
 }  # fmt: skip
 
 
@@ -80,12 +107,22 @@ def line(
 
 
 def write(picture: Picture, text: str, u: int, v: int, colour: Colour = BLACK) -> None:
-    """Digits, "-" and "." of ten rows, in place, with the upper left corner at column u and row v."""
-    for i, character in enumerate(text):
-        glyph = np.array(list(_FONT[character])).reshape(5, 3) == "#"
+    """Text of ten rows, in place, with the upper left corner at column u and row v.
+
+    It is written in capital letters; characters that are not in the font are blocks.
+    """
+    for i, character in enumerate(text.upper()):
+        glyph = np.array(list(_FONT.get(character, 15 * "#"))).reshape(5, 3) == "#"
         glyph = glyph.repeat(2, 0).repeat(2, 1)
         place = picture[v : v + 10, u + 8 * i : u + 8 * i + 6]
         place[glyph[: place.shape[0], : place.shape[1]]] = colour
+
+
+def label(text: str, width: int) -> Picture:
+    """A strip to put above a picture of so many columns."""
+    strip = blank(16, width)
+    write(strip, text, 2, 3)
+    return strip
 
 
 def tiles(rows: Sequence[Sequence[Picture]], gap: int = 4) -> Picture:

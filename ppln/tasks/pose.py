@@ -162,7 +162,9 @@ class Pose(Task):
         chosen = geometry.dhp19_cameras()[[number - 1 for number in CAMERAS]]
         return geometry.resize(chosen, geometry.DHP19_SIZE, (self.height, self.width))
 
-    def picture(self, prediction: Tensor, batch: Batch) -> NDArray[np.uint8]:
+    def picture(
+        self, prediction: Tensor, batch: Batch, beside: Mapping[str, NDArray[np.floating]] | None = None
+    ) -> NDArray[np.uint8]:
         """Three samples: the last frame of both cameras, the true joints (green) and those found (orange)."""
         pixels = pictures.array(self.locate(prediction[:3])[0][:, -1])  # [B, V, J, 2]
         true = pictures.array(batch.extra["joints_px"][:3, -1])

@@ -114,7 +114,12 @@ class Steering(Task):
             found[f"eva{part}"] = float(1 - error / angle) if angle > 0 else np.nan
         return found
 
-    def picture(self, prediction: Tensor, batch: Batch) -> NDArray[np.uint8]:
+    def baselines(self) -> dict[str, nn.Module]:
+        return {"straight ahead": _Straight()}
+
+    def picture(
+        self, prediction: Tensor, batch: Batch, beside: Mapping[str, NDArray[np.floating]] | None = None
+    ) -> NDArray[np.uint8]:
         """Three samples: the last frame, its events (red: brighter, blue: darker), and the angles.
 
         In the plot, time goes to the right and the wheel to the left is up; green: true, orange: predicted.
@@ -125,6 +130,13 @@ class Steering(Task):
             events = pictures.enlarge(pictures.signed(pictures.array(2 * x[-1] - 1), 0.25), 260)
             rows.append([frame, events, _plot(len(frame), *map(pictures.array, (t, found, true)))])
         return pictures.tiles(rows)
+
+
+class _Straight(nn.Module):
+    """Says at every time that the wheel is straight."""
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return torch.zeros_like(t)
 
 
 class Spread:

@@ -79,8 +79,17 @@ class Task(ABC):
         """The metrics over all samples, in the order of `metrics` (more may follow)."""
 
     @abstractmethod
-    def picture(self, prediction: Tensor, batch: Batch) -> NDArray[np.uint8]:
-        """The first samples, their predictions and the truth, to look at [H, W, 3]."""
+    def picture(
+        self, prediction: Tensor, batch: Batch, beside: Mapping[str, NDArray[np.floating]] | None = None
+    ) -> NDArray[np.uint8]:
+        """The first samples, their predictions and the truth, to look at [H, W, 3].
+
+        beside: what baselines predict for them, by their titles.
+        """
+
+    def baselines(self) -> dict[str, nn.Module]:
+        """By title, what any network should be seen beside: new ones, with nothing to train."""
+        return {}
 
 
 def length_of(task: Any, split: str) -> int:

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppln.datasets import hqf
+from ppln.datasets import hqf, windows
 from ppln.datasets.prepare import prepare
 from ppln.datasets.windows import Manifest, Windows, iter_windows, make_window
 from ppln.events import Events, Frames, RecordingError
@@ -241,6 +241,50 @@ def test_splits(folder):
             test.batch([index])
 
 
+@given(count=st.integers(5, 400))
+def test_parts_of_time(count):
+    """In order, none of them empty, and a window left out between two."""
+    train, val, test = (windows.part(count, "time", split) for split in ("train", "val", "test"))
+    assert min(map(len, (train, val, test))) > 0
+    assert (train.start, test.stop) == (0, count)
+    assert (val.start - train.stop, test.start - val.stop) == (1, 1)
+    assert (len(val), len(test)) == (max(1, count // 10), count // 5)
+
+
+def test_recordings_of_ones_own_are_split_by_recording_or_by_time(tmp_path):
+    out = tmp_path / "own"
+    for seed, (name, frames, split) in enumerate(
+        [("long", 14 * 10 + 5, "time"), ("a", 30, "train"), ("b", 14, "val"), ("c", 28, "test")]
+    ):
+        source = recorded.write(tmp_path / f"{name}.h5", recorded.recording(frames, seed=seed))
+        prepare(source, out, split=split)
+    places = {
+        split: [found.place(k) for k in range(len(found))]
+        for split in ("train", "val", "test")
+        for found in [Windows(out, split)]
+    }
+    assert places == {
+        "train": [("a", 0), ("a", 1), *(("long", k) for k in range(5))],
+        "val": [("b", 0), ("long", 6)],
+        "test": [("c", 0), ("c", 1), ("long", 8), ("long", 9)],
+    }
+    manifest = Manifest.read(out)
+    assert {name: entry.split for name, entry in manifest.recordings.items()} == {
+        "long": "time", "a": "train", "b": "val", "c": "test",
+    }  # fmt: skip
+    source = tmp_path / "long.h5"
+    with pytest.raises(ValueError, match=r"split is 'test', and .*own holds long for 'time'; give that, an"):
+        prepare(source, out)
+    assert Manifest.read(out) == manifest
+    prepare(source, out, split="time")
+    assert prepare(source, out, split="val", overwrite=True).manifest.part("long", "val") == range(10)
+    short = recorded.write(tmp_path / "short.h5", recorded.recording(14 * 4))
+    with pytest.raises(ValueError, match=r"short.h5 gives 4 windows, and split 'time' needs 5; give a"):
+        prepare(short, out, split="time")
+    assert "short" not in Manifest.read(out).recordings
+    prepare(short, out, split="train")
+
+
 def test_samples(folder):
     val = Windows(folder, "val")
     sample = val.batch([4, 0, 4])
@@ -309,13 +353,15 @@ def test_folders_that_cannot_be_used(folder, tmp_path):
         (manifest.text().replace('"hqf"', '"dvs"'), "protocol is 'dvs'"),
         (manifest.text().replace('"width"', '"wide"'), "width is missing"),
         (manifest.text().replace('"width": ', '"wide": 0, "width": '), "wide"),
+        (manifest.text().replace('"split": null', '"split": "dev"'), "split is 'dev'"),
     ):
         page.write_text(text)
         with pytest.raises(ValueError, match=rf"manifest.json cannot be used \(.*{fault}.*another folder"):
             Windows(tmp_path, "test")
     page.write_text(replace(manifest, protocol="recordings").text())
     for split in ("train", "val"):
-        with pytest.raises(ValueError, match=f"split is '{split}', and .* evaluation only; give 'test'"):
+        how = f"prepare them: ppln prepare recordings --split {split}, or time"
+        with pytest.raises(ValueError, match=f"holds no windows of the split '{split}'; {how}"):
             Windows(tmp_path, split)
     assert len(Windows(tmp_path, "test")) == 22 + 1 + 3 + 11
     with pytest.raises(FileNotFoundError, match=r"there is no .*boxes.h5; run ppln prepare again"):

@@ -67,7 +67,7 @@ class Line(Task):
     def summarize(self, columns: Mapping[str, Any]) -> dict[str, float]:
         return {"rmse": float(np.sqrt(columns["squares"].mean()))}
 
-    def picture(self, prediction: Tensor, batch: Batch) -> Any:
+    def picture(self, prediction: Tensor, batch: Batch, beside: Any = None) -> Any:
         return np.zeros((4, 4, 3), np.uint8)
 
 

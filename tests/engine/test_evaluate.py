@@ -18,7 +18,7 @@ from processes import run_together
 from torch import Tensor, nn
 
 from ppln.engine import evaluate as module
-from ppln.engine.evaluate import Evaluation, describe, evaluate, write
+from ppln.engine.evaluate import Evaluation, describe, evaluate, evaluate_each, write
 from ppln.engine.feed import Held
 from ppln.tasks.task import Batch, Source, Task
 
@@ -79,7 +79,7 @@ class Follow(Task):
             "bias": math.nan,
         }
 
-    def picture(self, prediction: Tensor, batch: Batch) -> NDArray[np.uint8]:
+    def picture(self, prediction: Tensor, batch: Batch, beside: Any = None) -> NDArray[np.uint8]:
         return np.full((len(prediction), 4, 3), 7, np.uint8)
 
 
@@ -224,6 +224,27 @@ def test_precision_counts_for_the_network_only(held):
     assert 0 < abs(half.metrics["rmse"] - full.metrics["rmse"]) < 0.01
 
 
+def test_networks_together_are_judged_as_alone_by_samples_made_once(monkeypatch):
+    source = Waves(10)
+    monkeypatch.setattr(Follow, "source", lambda self, split: source)
+    models = {"a": Net(), "b": Net()}
+    nn.init.zeros_(models["b"].two.weight)
+    together = evaluate_each(models, Follow(), "test", batch=4, predictions=3)
+    assert source.asked == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert list(together) == ["a", "b"]
+    for title, model in models.items():
+        assert bits(together[title]) == bits(evaluate(model, Follow(), "test", batch=4, predictions=3))
+    assert together["a"].metrics["rmse"] != together["b"].metrics["rmse"]
+
+
+def test_what_others_predict_reaches_the_picture():
+    class Shows(Follow):
+        def picture(self, prediction: Tensor, batch: Batch, beside: Any = None) -> NDArray[np.uint8]:
+            return beside["b"]
+
+    assert evaluate(Net(), Shows(), "test", beside={"b": np.eye(3)}).picture.tolist() == np.eye(3).tolist()
+
+
 def test_progress():
     seen = []
     evaluate(Net(), Follow(), "test", batch=4, progress=lambda done, of: seen.append((done, of)))
@@ -286,8 +307,14 @@ def test_files(tmp_path):
         assert sorted(arrays) == ["index", "prediction", "t"]
         np.testing.assert_array_equal(arrays["prediction"], found.predictions["prediction"])
 
-    write(folder, found._replace(predictions={}), {})  # no old predictions beside new results
+    assert results["baselines"] == {}
+
+    beside = {"blind": {"rmse": 0.5, "bias": math.nan}}
+    # No old predictions beside new results.
+    write(folder, found._replace(predictions={}, baselines=beside), {})
     assert sorted(path.name for path in folder.iterdir()) == ["results.json", "samples.csv"]
+    results = json.loads((folder / "results.json").read_text())
+    assert results["baselines"] == {"blind": {"rmse": 0.5, "bias": "nan"}}
     with pytest.raises(ValueError, match=r"about has metrics, task, which results.json has already"):
         write(folder, found, {"task": 1, "metrics": 2})
 

@@ -1,5 +1,6 @@
 import csv
 import errno
+import json
 import os
 import pty
 import re
@@ -133,6 +134,23 @@ def test_plain_lines(tmp_path, capsys):
     stamped = (tmp_path / "log.txt").read_text().splitlines()
     assert [line[21:] for line in stamped] == lines
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", stamped[0][:21])
+
+
+def test_baselines_stand_beside_each_validation(tmp_path, capsys):
+    with open_log(tmp_path) as log:
+        log.baselines({"flat": {"rmse": 2 / 3, "eva": float("nan")}, "EDI": {"rmse": 0.25, "eva": 0.5}})
+        log.validation(10, {"rmse": 0.125, "eva": 0.75})
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "baseline flat: rmse 0.6667  eva nan",
+        "baseline EDI: rmse 0.25  eva 0.5",
+        "validation after step 10: rmse 0.125  eva 0.75  (rmse: flat 0.6667, EDI 0.25)",
+    ]
+    assert json.loads((tmp_path / "baselines.json").read_text()) == {
+        "flat": {"rmse": 2 / 3, "eva": "nan"},
+        "EDI": {"rmse": 0.25, "eva": 0.5},
+    }
+    assert rows(tmp_path / "val.csv") == [{"step": "10", "epoch": "1", "rmse": "0.125", "eva": "0.75"}]
 
 
 def test_the_time_left_follows_the_last_steps_and_the_pauses():

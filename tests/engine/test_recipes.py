@@ -6,6 +6,7 @@ import torch
 from ppln.engine.arguments import parse
 from ppln.engine.config import Optimizer, Train, build
 from ppln.engine.recipes import RECIPES, describe, recipe
+from ppln.engine.trained import find
 from ppln.models import create_model
 from ppln.tasks import TASKS
 
@@ -35,6 +36,12 @@ def test_recipes_can_be_built(task, name):
 def test_the_command_line_takes_them(task):
     assert parse(task, ["--recipe", "paper"])[0] == settings(task, "paper")
     assert parse(task, [])[0] == settings(task, "small")
+
+
+def test_fine_tuning_begins_with_the_weights_of_the_package():
+    found = settings("deblur", "finetune")
+    source = find(found.model.weights)
+    create_model(found.model.name, **found.model.options).load_state_dict(source.net.state_dict())
 
 
 def test_the_papers_settings():

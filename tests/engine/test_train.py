@@ -11,6 +11,7 @@ import time
 from functools import partialmethod
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from line import Line, LineNet, Lines, register, settings
@@ -352,6 +353,41 @@ def test_a_worker_that_is_killed_ends_the_run_after_the_step(tmp_path, monkeypat
     assert checkpoint.load(broken).step in (3, 4)
     train(settings(broken, **values), resume=True)
     assert_same_run(whole, broken)
+
+
+class Flat(torch.nn.Module):
+    in_channels = 2
+
+    def forward(self, x, t):
+        return 0 * t
+
+
+def test_baselines_are_judged_once_and_change_nothing(tmp_path, monkeypatch, capsys):
+    train(settings(tmp_path / "alone", steps=12))
+    asked, shown = [], []
+
+    def baselines(self):
+        asked.append(self)
+        return {"flat": Flat()}
+
+    def picture(self, prediction, batch, beside=None):
+        shown.append(beside)
+        return np.zeros((4, 4, 3), np.uint8)
+
+    monkeypatch.setattr(Line, "baselines", baselines)
+    monkeypatch.setattr(Line, "picture", picture)
+    train(settings(tmp_path / "beside", steps=12))
+    assert_same_run(tmp_path / "alone", tmp_path / "beside")
+    assert len(asked) == 1
+    alone, *validated = shown
+    assert alone is None
+    assert [beside["flat"].shape for beside in validated] == [(4, 3), (4, 3)]
+    told = json.loads((tmp_path / "beside" / "baselines.json").read_text())
+    assert told == {"flat": evaluate(Flat(), Line(), "val").metrics}
+    assert f"(rmse: flat {told['flat']['rmse']:.4g})" in capsys.readouterr().out
+    train(settings(tmp_path / "without", steps=12, baselines=False))
+    assert len(asked) == 1
+    assert not (tmp_path / "without" / "baselines.json").exists()
 
 
 def test_the_average_is_validated_and_kept(tmp_path):

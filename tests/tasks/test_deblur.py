@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import ppln
-from ppln.tasks import TASKS, Batch, Deblur
+from ppln.tasks import TASKS, Batch, Deblur, pictures
 from ppln.tasks.task import draw_times
 
 SMALL = Deblur(height=24, width=32, train_samples=6, val_samples=3, test_samples=4, substeps=2, davis=False)
@@ -138,13 +138,51 @@ def test_the_picture(samples):
     batch = SMALL.batch(samples, None, seed=0)
     picture = SMALL.picture(batch.target, batch)
     assert picture.dtype == np.uint8
-    assert picture.ndim == 3
-    assert picture.shape[2] == 3
-    columns = 4 * 192 + 3 * 4  # 32 columns, six times enlarged
-    assert picture.shape[:2] == (3 * 144 + 2 * 4, 2 * columns + 16)
-    assert (picture[2 * 148 :, 196:columns] >= 205).all()  # no error: white, and grey between tiles
-    assert (SMALL.picture(batch.target + 0.1, batch)[2 * 148 :, 196:columns].min(-1) == 0).any()
+    height, width = 16 + 3 * (4 + 144), 5 * 196 - 4  # of a sample: 24 x 32 pixels, six times enlarged
+    assert picture.shape == (2 * height + 16, width, 3)
+    errors = picture[20:height, 4 * 196 :]
+    assert (errors >= 205).all()  # none: white, and grey between tiles
+    assert (SMALL.picture(batch.target + 0.1, batch)[20:height, 4 * 196 :].min(-1) == 0).any()
+    # Between two samples and two columns; without a truth to compare with, nothing breaks.
+    assert (picture[height : height + 16] == 205).all()
+    assert (picture[:, 192:196] == 205).all()
     SMALL.picture(batch.target[:1] * math.nan, Batch(*(v[:1] for v in batch[:3]), {}))
+
+
+def test_the_picture_shows_baselines_below_their_titles(samples):
+    batch = SMALL.batch(samples, None, seed=0)
+    truth = batch.target.numpy()
+    beside = {"blurry": np.repeat(truth.mean(1, keepdims=True), 14, 1), "perfect": truth}
+    picture = SMALL.picture(batch.target * 0, batch, beside)
+    assert picture.shape[1] == 6 * 196 - 4  # events, blurry, perfect, network, truth, error
+    column = [picture[20:460, k * 196 : k * 196 + 192] for k in range(6)]
+    assert np.array_equal(column[2], column[4])  # what is perfect is the truth
+    assert (column[3][:144] == 0).all()
+    title = picture[:16, 2 * 196 : 2 * 196 + 192]
+    assert np.array_equal(title, pictures.label("PERFECT 77.0", 192))  # all frames equal: 24 x 32 pixels
+    assert (title == 0).any()
+
+
+def test_baselines_need_no_training(samples):
+    batch = SMALL.batch(samples, None, seed=0)
+    generator = torch.get_rng_state()
+    baselines = SMALL.baselines()
+    assert list(baselines) == ["blurry", "EDI", "shipped"]
+    assert torch.equal(torch.get_rng_state(), generator)
+    with torch.no_grad():
+        found = {title: SMALL.predict(net, batch) for title, net in baselines.items()}
+    torch.testing.assert_close(found["blurry"], batch.x[:, None, 26:].expand_as(batch.target))
+    for title, name in {"EDI": "deblur-edi", "shipped": "deblur-ppln-head-small"}.items():
+        with torch.no_grad():
+            assert torch.equal(found[title], ppln.create_model(name, pretrained=True)(batch.x, batch.t))
+
+
+def test_labels():
+    strip = pictures.label("b-1", 40)
+    assert strip.shape == (16, 40, 3)
+    assert np.array_equal(strip, pictures.label("B-1", 40))
+    assert not np.array_equal(strip, pictures.label("D-1", 40))
+    assert (pictures.label("\u00fc", 20)[3:13, 2:8] == 0).all()  # not in the font: a block
 
 
 @pytest.mark.parametrize(

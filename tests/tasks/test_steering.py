@@ -173,3 +173,10 @@ def test_the_picture(samples):
 def test_settings_that_cannot_be(setting, message):
     with pytest.raises(ValueError, match=message):
         replace(SMALL, **setting)
+
+
+def test_the_baseline_drives_straight_ahead(samples):
+    batch = SMALL.batch(samples, None, seed=0)
+    (net,) = SMALL.baselines().values()
+    found = SMALL.judge(SMALL.predict(net, batch), batch)
+    torch.testing.assert_close(found["error_deg2"], batch.target.double().square().mean(1))

@@ -338,8 +338,8 @@ def test_windows_of_a_recording_are_evaluated(scenes, monkeypatch, tmp_path, cap
     sharp = scenes.recording(4)
     # One more event, after the last frame: the recording goes on.
     events = Events(
-        np.append(sharp.events.x, 0), np.append(sharp.events.y, 0), np.append(sharp.events.t, 530_000),
-        np.append(sharp.events.p, True), SIZE,
+        np.append(sharp.events.x, 0), np.append(sharp.events.y, 0),
+        np.append(sharp.events.t, sharp.frames.t[-1] + 10_000), np.append(sharp.events.p, True), SIZE,
     )  # fmt: skip
     native.write_recording(replace(sharp, events=events), tmp_path / "sharp.h5")
     out = tmp_path / "windows"

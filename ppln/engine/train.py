@@ -131,7 +131,9 @@ class Loop:
             seed=seed,
         )
         make = make or maker(source, self.order.size, fabric.device, keep=machine.keep_samples)
-        self.val = Held(self.task, "val") if val is None and machine.keep_samples else val
+        val = Held(self.task, "val") if val is None and machine.keep_samples else val
+        self.val: dict[str, Any] = {"source": val, "device": fabric.device}  # how networks are validated
+        self.val |= {"rank": fabric.global_rank, "world": fabric.world_size}
         self.steps = optimizer.steps or (optimizer.epochs or 0) * self.order.steps_per_epoch
 
         random.seed(seed)
@@ -279,22 +281,11 @@ class Loop:
             torch.nn.utils.clip_grads_with_norm_(self.parameters, most, norm)
         return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
-    @property
-    def _val(self) -> dict[str, Any]:
-        """How validation samples are shared by processes."""
-        fabric = self.fabric
-        return {
-            "source": self.val,
-            "device": fabric.device,
-            "rank": fabric.global_rank,
-            "world": fabric.world_size,
-        }
-
     def _judge_baselines(self, log: Log) -> None:
         baselines = {title: net.to(self.fabric.device) for title, net in self.task.baselines().items()}
         if not baselines:
             return
-        found = evaluate_each(baselines, self.task, "val", predictions=PICTURED, **self._val)
+        found = evaluate_each(baselines, self.task, "val", predictions=PICTURED, **self.val)
         self.beside = {title: of.predictions["prediction"] for title, of in found.items() if of.predictions}
         log.baselines({title: of.metrics for title, of in found.items()})
 
@@ -303,7 +294,7 @@ class Loop:
         run, fabric = self.settings.run, self.fabric
         averaged = self.average.swapped(self.net) if self.average is not None else nullcontext()
         with averaged, fabric.autocast():
-            found = evaluate(self.net, self.task, "val", beside=self.beside, **self._val)
+            found = evaluate(self.net, self.task, "val", beside=self.beside, **self.val)
         self.metrics = fabric.broadcast(found.metrics)
         log.validation(self.done, self.metrics)
         if run.pictures and found.picture is not None:

@@ -20,13 +20,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ppln.engine.checkpoint import Checkpoint
-from ppln.forms import Maybe, check_form, shown
+from ppln.forms import check_form, shown
 
 _MACHINE = {"foreach", "fused", "capturable", "differentiable"}  # how a step is computed, not what
 _SAVED = {
     "step": int,
-    "config": {str: object},
-    "about": {"time": str, "versions": {str: str}, "git": Maybe({"revision": str}), "gpus": [str]},
     "optimizer": {"type": str, "groups": [{"params": [str]}]},
     "random": {"ranks": [{"python": (int, float | None), "numpy": (str, int, int, float)}]},
     "best": float | None,
@@ -36,7 +34,7 @@ _SAVED = {
 
 
 def check(found: Checkpoint) -> None:
-    """Raise unless a checkpoint has what a run saves; whether it fits a run, those tell who load it."""
+    """Raise unless a checkpoint has what a run goes on from; whether it fits one, those tell who load it."""
     try:
         check_form(found.state, _SAVED)
         if not found.state["step"] == found.step >= 0:
@@ -142,7 +140,8 @@ def load_optimizer_state(
     for group, saved in zip(optimizer.param_groups, info["groups"], strict=True):
         for option in saved.keys() - _MACHINE - {"params"}:
             if isinstance(group.get(option), Tensor):
-                group[option].fill_(saved[option])  # a captured graph reads it where it is
+                # In place: a captured graph reads it where it is.
+                group[option].copy_(_like(option, group[option], saved[option]))
             else:
                 group[option] = _like(option, group.get(option), saved[option])
 

@@ -371,6 +371,7 @@ class Loop:
             found = checkpoint.newest(root, self.news.append)
             if found is not None:
                 config.check_resumable(settings_of(found), self.settings)
+                state.check(found)
             elif not from_start:
                 raise ValueError(
                     "; ".join([f"there is no checkpoint to go on from in {root}", *self.news])

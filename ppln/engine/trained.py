@@ -8,14 +8,20 @@ from typing import NamedTuple
 from torch import nn
 
 from ppln.engine import checkpoint as checkpoints
-from ppln.engine import config, state
+from ppln.engine import config
 from ppln.engine.compare import read_about
+from ppln.forms import Maybe, check_form
 from ppln.models import weights, zoo
 from ppln.models.networks import NETWORKS, fitting, known, with_weights
 from ppln.models.weights import Card, Metric
 from ppln.tasks import TASKS, Task
 
 _WEIGHTS = "weights.safetensors"  # what `ppln reproduce` leaves of a run, instead of checkpoints
+_SAVED = {
+    "config": {str: object},
+    "about": {"time": str, "versions": {str: str}, "git": Maybe({"revision": str}), "gpus": [str]},
+    "metrics": {str: float},
+}
 _UNITS = {"psnr": "dB", "deg": "degrees", "mm": "mm", "px": "pixels"}  # by a part of the metric's name
 
 
@@ -58,9 +64,8 @@ def find(source: Path | str, *, ema: bool = True) -> Network:
     settings = settings_of(found)
     name, options = known(settings.model.name), settings.model.options
     averaged = ema and "ema" in found.tensors
-    values = found.tensors["ema" if averaged else "model"]
     try:
-        values = fitting(name, options, values)
+        values = fitting(name, options, found.tensors.get("ema" if averaged else "model", {}))
     except ValueError as error:
         raise ValueError(f"{found.path}: {error}") from None
     file = found.path / ("ema.safetensors" if averaged else "model.safetensors")
@@ -71,9 +76,9 @@ def find(source: Path | str, *, ema: bool = True) -> Network:
 
 
 def settings_of(found: checkpoints.Checkpoint) -> config.Train:
-    """Of the run that saved a checkpoint, which is checked."""
-    state.check(found)
+    """Of the run that saved a checkpoint, of which the rest that is told here is checked, too."""
     try:
+        check_form(found.state, _SAVED)
         return config.build(config.Train, found.state["config"])
     except ValueError as error:
         raise ValueError(f"{found.path}: state.json: {error}") from None

@@ -33,8 +33,8 @@ class Network(NamedTuple):
         return (getattr(self.make, "func", self.make).__doc__ or "").partition("\n")[0]
 
 
-MOST = 10_000
-"""Tensors of a network at most; those here have some hundreds."""
+MOST = 2000
+"""Tensors of a network, at most; those here have some hundreds."""
 
 _BLURRY = (
     "x [B, 27, H, W]: 13 equal time bins of the exposure x (positive, negative) counts of events, "
@@ -92,10 +92,10 @@ def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: options.get(key, parameter.default) for key, parameter in parameters.items()}
 
 
-def without_memory(name: str, options: Mapping[str, Any], most: int = MOST) -> nn.Module:
+def without_memory(name: str, options: Mapping[str, Any]) -> nn.Module:
     """The network on torch's meta device: names and shapes, nothing computed or kept.
 
-    One of more than `most` tensors is an error: some options say how many layers there are.
+    One of more than MOST tensors is an error: some options say how many layers there are.
     """
     all_options(name, options)
     thread, made = threading.get_ident(), 0
@@ -103,8 +103,8 @@ def without_memory(name: str, options: Mapping[str, Any], most: int = MOST) -> n
     def count(module: nn.Module, key: str, parameter: nn.Parameter) -> None:
         nonlocal made
         made += threading.get_ident() == thread
-        if made > most:
-            raise ValueError(f"options are {shown(dict(options))}, of a network of more than {most} tensors")
+        if made > MOST:
+            raise ValueError(f"options are {shown(dict(options))}, of a network of more than {MOST} tensors")
 
     hook = register_module_parameter_registration_hook(count)
     try:
@@ -136,7 +136,7 @@ def fitting(name: str, options: Mapping[str, Any], given: Mapping[str, Tensor]) 
 
     Raises unless they are its weights.
     """
-    model = without_memory(name, options, min(MOST, len(given)))
+    model = without_memory(name, options)
     check_shapes("weights", name, shapes(model), given)
     own = model.state_dict()
     for key, value in own.items():

@@ -600,5 +600,5 @@ def test_bad_windows_and_files(tmp_path):
     with pytest.raises(FileNotFoundError, match="no prepared windows in"):
         run(tmp_path, DEBLUR, windows=(f"slider={tmp_path / 'none'}",))
     (tmp_path / "study.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"is no study.json of .* \(KeyError\('format'\)\)"):
+    with pytest.raises(ValueError, match=r"is no study.json of .* \(format is missing\)"):
         run(tmp_path)

@@ -113,7 +113,11 @@ def _explain(error: BaseException, name: str) -> tuple[str, int]:
     """What went wrong and what to do, in a line, and the exit code; nothing for what nobody foresaw."""
     text = " ".join(str(error).split()).replace("overwrite=True", "--overwrite")
     if name == "prepare":
-        text = text.replace("partial=True", "--partial").replace("frames_per_blur", "--frames-per-blur")
+        text = (
+            text.replace("partial=True", "--partial")
+            .replace("frames_per_blur", "--frames-per-blur")
+            .replace("split is", "--use is")
+        )
     copy = "repair a copy: ppln convert-recording RECORDING OUT.h5 --repair"
     text = text.replace("read with repair=True", copy if name == "prepare" else "give --repair")
     if isinstance(error, ModuleNotFoundError) and "pip install" not in text:
@@ -364,7 +368,7 @@ def _prepare(words: list[str]) -> None:
     def of_recordings(
         raw: tuple[Path, ...],
         out: Path,
-        split: Split = "test",
+        use: Split = "test",
         frames_per_blur: int = hqf.FRAMES_PER_BLUR,
         workers: int = cores,
         verify: bool = False,
@@ -376,14 +380,14 @@ def _prepare(words: list[str]) -> None:
         Args:
             raw: Recordings of any known format, or folders of them.
             out: The folder to write to. What an interrupted command has finished is kept.
-            split: What these recordings are for: training, validation or testing. time: all three, one part
+            use: What these recordings are for: training, validation or testing. time: all three, one part
                 of each recording after the other, the first for training; it needs 5 windows.
             frames_per_blur: How many sharp frames a window has; networks are trained with 14.
             workers: How many recordings to work on at a time, each in a process of its own.
             verify: In the end, read all files again and compare them with the recordings.
             overwrite: Make all files again.
         """
-        options = {"split": split, "frames_per_blur": frames_per_blur, "workers": workers}
+        options = {"split": use, "frames_per_blur": frames_per_blur, "workers": workers}
         make(raw, out, verify=verify, overwrite=overwrite, **options)
 
     commands: dict[str, Callable[..., None]] = {"hqf": of_hqf, "recordings": of_recordings}

@@ -396,7 +396,7 @@ def test_fine_tuning_on_a_recording_of_ones_own(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     made = Scenes("test", size=(32, 48), frames=70, substeps=2, textures="scikit-image").recording(0)
     native.write_recording(made, tmp_path / "own.h5")
-    own = ["--raw", "own.h5", "--workers", "1", "--split", "time"]
+    own = ["--raw", "own.h5", "--workers", "1", "--use", "time"]
     run(monkeypatch, "prepare", "recordings", *own, "--out", "windows")
     assert "windows: train 1, val 1, test 1" in capsys.readouterr().out
     finetune = ["train", "deblur", "--recipe", "finetune", "--data", "windows"]

@@ -286,7 +286,7 @@ class Windows:
         self.missing = tuple(name for name in wanted if name not in entries)
         if not self.parts:
             lacks = f"; it lacks {', '.join(self.missing)}" if self.missing else ""
-            how = "" if is_hqf else f": ppln prepare recordings --split {split}, or time"
+            how = "" if is_hqf else f": ppln prepare recordings --use {split}, or time"
             raise ValueError(
                 f"{self.folder} holds no windows of the split {split!r}{lacks}; prepare them{how}"
             )

@@ -360,7 +360,7 @@ def test_folders_that_cannot_be_used(folder, tmp_path):
             Windows(tmp_path, "test")
     page.write_text(replace(manifest, protocol="recordings").text())
     for split in ("train", "val"):
-        how = f"prepare them: ppln prepare recordings --split {split}, or time"
+        how = f"prepare them: ppln prepare recordings --use {split}, or time"
         with pytest.raises(ValueError, match=f"holds no windows of the split '{split}'; {how}"):
             Windows(tmp_path, split)
     assert len(Windows(tmp_path, "test")) == 22 + 1 + 3 + 11

@@ -313,7 +313,7 @@ def test_the_times_of_an_mp4(tmp_path):
     write(path, smooth(frames=3))
     assert table.read_text() == "frame,time_us\n0,0\n1,1000\n2,2000\n"
     path.unlink()
-    with pytest.raises(FileExistsError, match=r"out.times.csv is there already; .* overwrite=True"):
+    with pytest.raises(FileExistsError, match=r"out.times.csv exists; give overwrite=True"):
         write(path, smooth())
     with pytest.raises(KeyError):
         write(path, stopped(2, KeyError()), overwrite=True)

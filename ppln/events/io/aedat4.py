@@ -166,12 +166,12 @@ def _decoded(kind: str, buffer: Buffer, sensor: Sensor, options: Options) -> Ite
             yield Events.adopt(x, y, np.ascontiguousarray(t), p != 0, sensor, repair=options.repair)
         return
     for i in range(0, count, TABLES):
-        tables = _tables(buffer, at + 4 * i, min(count - i, TABLES))
-        t = _column(buffer, tables, 0, "<i8")
+        places = _places(buffer, at + 4 * i, min(count - i, TABLES), 2 if kind == "TRIG" else 11)
+        t = _numbers(buffer, places[:, 0], "<i8")
         if kind == "TRIG":
-            yield Triggers(t, _column(buffer, tables, 1, "u1"))
+            yield Triggers(t, _numbers(buffer, places[:, 1], "u1"))
         else:  # one column for the temperature, three each for the axes of the others
-            values = np.stack([_column(buffer, tables, k, "<f4") for k in range(1, 11)], axis=1)
+            values = _numbers(buffer, places[:, 1:], "<f4")
             yield Imu(t, values[:, 1:4], values[:, 4:7], values[:, 0], values[:, 7:])
 
 
@@ -242,22 +242,23 @@ def _vector(buffer: Buffer, table: int, index: int, item_bytes: int) -> tuple[in
     return at + 4, count
 
 
-def _tables(buffer: Buffer, at: int, count: int) -> NDArray[np.int64]:
-    """Where the tables of a list are, whose first entry is at `at`."""
-    places = at + 4 * np.arange(count)
-    return places + _taken(buffer, places, "<u4")
+def _places(buffer: Buffer, at: int, count: int, fields: int) -> NDArray[np.int64]:
+    """As _field: of so many tables of a list, whose first entry is at `at`, the first fields of each."""
+    entries = at + 4 * np.arange(count)
+    tables = entries + _taken(buffer, entries, "<u4")
+    lists = tables - _taken(buffer, tables, "<i4")
+    entries = lists[:, None] + 4 + 2 * np.arange(fields)
+    told = entries < (lists + _taken(buffer, lists, "<u2"))[:, None]
+    distance = np.zeros_like(entries)
+    distance[told] = _taken(buffer, entries[told], "<u2")
+    return np.where(distance > 0, tables[:, None] + distance, 0)
 
 
-def _column(buffer: Buffer, tables: NDArray[np.int64], index: int, code: str) -> NDArray:
-    """A field of many tables, as _number."""
-    fields = tables - _taken(buffer, tables, "<i4")
-    entry = 4 + 2 * index
-    distance = np.zeros_like(tables)
-    told = entry < _taken(buffer, fields, "<u2")
-    distance[told] = _taken(buffer, fields[told] + entry, "<u2")
-    values = np.zeros(len(tables), np.dtype(code).newbyteorder("="))
-    there = distance > 0
-    values[there] = _taken(buffer, (tables + distance)[there], code)
+def _numbers(buffer: Buffer, places: NDArray[np.int64], code: str) -> NDArray:
+    """As _number: 0 where a place is nowhere."""
+    values = np.zeros(places.shape, np.dtype(code).newbyteorder("="))
+    there = places > 0
+    values[there] = _taken(buffer, places[there], code)
     return values
 
 

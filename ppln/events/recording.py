@@ -165,7 +165,7 @@ class Recording:
             "imu samples": self.imu,
         }
         counts = [f"{len(part)} {name}" for name, part in parts.items() if part is not None]
-        signals = [f"signals {', '.join(self.signals)}"] if self.signals else []
+        signals = [f"signals {', '.join(map(repr, self.signals))}"] if self.signals else []
         size = f"{self.sensor.height} x {self.sensor.width}"
         return f"Recording({', '.join([self.format, size, *counts, *signals])})"
 

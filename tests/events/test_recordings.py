@@ -23,7 +23,7 @@ SAMPLES = Imu(T, np.ones((2, 3), np.float32), np.zeros((2, 3), np.float32), np.f
         (Recording("es", Sensor(4, 5), EVENTS), "Recording(es, 4 x 5, 2 events)"),
         (
             Recording("a", Sensor(4, 5), None, FRAMES, None, {"pose": Signal("pose", T, T)}, SAMPLES, ("x",)),
-            "Recording(a, 4 x 5, 2 frames, 2 imu samples, signals pose)",
+            "Recording(a, 4 x 5, 2 frames, 2 imu samples, signals 'pose')",
         ),
     ],
 )

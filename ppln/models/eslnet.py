@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, signed_count
 from ppln.models.layout import crop, fold, interpolate, pad, unit_times
 
-MOST_ITERATIONS = 1000
+MOST_ITERATIONS = 10_000
 THRESHOLD = 0.01  # before training; features are of the order of 1
 
 

@@ -31,20 +31,21 @@ Step = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Bench:
-    """Time a forward and a backward pass, and its peak memory, against other ways to compute the same."""
+    """Measure the time and the peak memory of a forward and a backward pass, beside other ways to compute the
+    same. For example: ppln bench layer --device cpu"""
 
     what: Literal["node", "layer", "model"]
-    """node: the piecewise linear functions alone; layer: a 3x3 convolution that predicts them; model: the
-    paper's network for deblurring."""
+    """node: piecewise linear functions of time, evaluated; layer: a 3x3 convolution that predicts their
+    coefficients, and the node after it; model: the paper's network for deblurring."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: on a GPU (cuda) where there is one."""
     precision: Literal["32", "tf32", "bf16"] = "32"
-    """How exactly convolutions compute: with 32 bits; or as tf32 or bf16, which is less exact, and faster on
-    GPUs. For the node, how its coefficients are stored; tf32 counts as 32."""
+    """How exactly convolutions compute: 32, as float32; or tf32 or bf16, less exact and faster on GPUs. For
+    the node, how its coefficients are stored; tf32 counts as 32."""
     channels_last: bool = False
-    """Keep the channels of a pixel together in memory."""
+    """Keep the channels of a pixel together in memory (torch.channels_last), which is often faster."""
     batch: int | None = None
-    """Samples at a time. Default: 4 on the CPU, 32 on a GPU, 128 there for the node."""
+    """Samples at a time. Default: 4 on the CPU; on a GPU 32, or 128 for the node."""
     channels: int | None = None
     """Channels in and out of a layer; of the model, its width. Default: 32 on the CPU, 64 on a GPU."""
     height: int | None = None
@@ -52,16 +53,17 @@ class Bench:
     width: int | None = None
     """Columns of a picture, in pixels. Default: 80 on the CPU, 120 on a GPU, 240 for the model."""
     segments: int = 3
-    """Line segments of a function."""
+    """How many straight segments a piecewise linear function has."""
     times: int = 1
     """At how many times each function is evaluated."""
     loss: bool = False
-    """Begin the backward pass of a layer at the sum of its output. Without it, the gradient of the output is
-    given, which favours the bare convolution: nothing has to make that of its ten times as many maps."""
+    """For the layer: begin the backward pass at a loss, the sum of the output. Without it, the gradient of
+    the output is given, ready made. That favours the bare convolution it is compared with, whose output, the
+    coefficients, is ten times as large."""
     compile: bool = True
-    """Also time what torch.compile makes of plain PyTorch, which is slow to start."""
+    """Also measure plain PyTorch under torch.compile, which is slow to start."""
     rounds: int = 15
-    """How often each way is timed; the figure is the median."""
+    """How often each way is timed; the median is printed."""
     out: Path | None = None
     """The JSON file to write figures to. Default: out/bench-WHAT.json."""
     overwrite: bool = False

@@ -24,11 +24,12 @@ def main() -> None:
     name, *arguments = [word for word in words if word != "--debug"] or ["--help"]
     if name in HELP:
         print("usage: ppln COMMAND [OPTIONS]\n")
-        print("Networks for event cameras: sharp films of blurry recordings, steering, pose.\n")
+        print("Parametric piecewise linear networks (PPLN) for event cameras. There are three tasks: deblur,")
+        print("a blurry recording made sharp; steering, the angle of a wheel; pose, a person's joints.\n")
         for command, (what, _) in _COMMANDS.items():
             print(f"  {command:19}{what}")
         print("\n`ppln COMMAND --help` tells the options of a command, and `ppln --version` the version.")
-        print("An error is one line; with --debug, it also tells where in the code it arose.")
+        print("To begin: `ppln demo`. An error is one line; with --debug, a traceback is printed, too.")
     elif name == "--version":
         print(f"ppln {ppln.__version__}")
     elif name not in _COMMANDS:
@@ -186,32 +187,36 @@ def _deblur(arguments: list[str]) -> None:
         reading: Options = as_they_are,
     ) -> None:
         """Make a film of sharp frames out of the blurry frames of a recording and the events that fell into
-        their exposures. For example: ppln deblur recording.aedat4 -o sharp.mp4
+        their exposures. For example: ppln deblur recording.aedat4 -o sharp.mp4 --frames 10 11 12
 
         Args:
             recording: A recording with events and frames: a file, or a folder. `ppln info` tells what is in
                 it.
-            out: The film to write, film.mp4, with the times of its frames in film.times.csv; or film.gif; or
-                a folder, for PNG files. Default: none, but then --compare must be given.
-            compare: The film to write in which the blurry frames are beside the sharp ones. Default: none.
-            edi: Show the frames of EDI, too, in the film of --compare: a method that is not learnt, but
-                integrates the events.
-            network: The network to use: a name that `ppln models` lists, the folder of a training or of one
-                of its checkpoints, or a .safetensors file of `ppln export`.
+            out: The film of the sharp frames: a name that ends in .mp4 or .gif, or a folder, for PNG files.
+                The times of its frames are written beside it, as film.times.csv beside film.mp4. Default:
+                none, but then --compare must be given.
+            compare: A second film, which shows the blurry frames and the sharp ones side by side. Default:
+                none.
+            edi: In the film of --compare, also show the frames of EDI, the event-based double integral,
+                which needs no training.
+            network: The network to use: the name of one for deblurring that `ppln models` marks as trained,
+                the folder of a training or of one of its checkpoints, or a .safetensors file of `ppln
+                export`.
             frame: Instead of a recording, one blurry picture; it needs --events and --exposure-us. Default:
                 none.
-            events: The recording whose events belong to --frame. Default: none.
-            exposure_us: When an exposure begins and ends, in microseconds after the time stamp of its frame;
-                with --frame, on the clock of the recording. Default: as the file tells.
+            events: With --frame: the recording that has its events. Default: none.
+            exposure_us: When an exposure begins and ends, in microseconds after the time stamp of its frame,
+                so that 0 20000 is the 20 ms from there on; with --frame, on the clock of the recording.
+                Default: as the file tells.
             frames: Only these blurry frames, counted from 0. Default: all.
-            fps: Sharp frames per second of the recorded scene, but at least one for each blurry frame.
-                Default: 14 for each blurry frame.
-            play_fps: How many frames per second the film plays.
+            fps: Sharp frames for each second of an exposure, but at least one for each blurry frame; there
+                are none between exposures. Default: 14 for each blurry frame.
+            play_fps: How many frames per second the film plays, which makes it slow motion or not.
             project: Correct the sharp frames of an exposure so that their mean is the blurry frame.
-            keep_hot_pixels: Keep the events of faulty pixels, which fire ten times as often as their
-                neighbours; they are left out otherwise.
-            tile: Restore the picture in square tiles of so many pixels a side, a multiple of 16 from 128 on,
-                to save memory. Default: only where it is large, or memory is short.
+            keep_hot_pixels: Keep the events of faulty pixels, which fire more than ten times as often as
+                their neighbours. Without it, they are left out.
+            tile: To save memory, restore pictures in square tiles of so many pixels a side: 128 or more, a
+                multiple of 16. Default: in tiles only where the picture is large, or memory is short.
             device: Where to compute. auto: on a GPU (cuda) where there is one.
             overwrite: Replace films that exist.
             format: The format of the recording, such as aedat4. Default: as its content tells.
@@ -303,8 +308,8 @@ def _deblur(arguments: list[str]) -> None:
         for made in (sharp, both):
             if made is not None:
                 print(f"wrote {made.path}: {made.frames:,} frames of {len(plan.shots):,} blurry ones")
-        off = f"{255 * work.deviation:.2g} / 255"
-        print(f"the mean of 14 frames over an exposure is within {off} of the blurry one, before rounding")
+        off = f"{255 * work.deviation:.2g} of 255 grey levels"
+        print(f"check: the mean of an exposure's sharp frames differs from the blurry one by {off}, at most")
 
     _parse(deblur, "deblur", arguments, positional=False)
 
@@ -334,8 +339,8 @@ def _prepare(words: list[str]) -> None:
             print(f"not a recording: {printable(str(path))}")
         manifest = summary.manifest
         counts = [(of, sum(len(manifest.part(n, of)) for n in manifest.recordings)) for of in SPLITS]
-        print(f"wrote {out}: {len(manifest.recordings)} recordings")
-        print("windows: " + ", ".join(f"{split} {count:,}" for split, count in counts))
+        total = f"{len(manifest.recordings)} recording{'s' * (len(manifest.recordings) != 1)}"
+        print(f"wrote {out}: {total}; windows: " + ", ".join(f"{of} {n:,}" for of, n in counts))
         if verify:
             print("verified: every array equals what the sources give")
         return summary
@@ -348,16 +353,17 @@ def _prepare(words: list[str]) -> None:
         verify: bool = False,
         overwrite: bool = False,
     ) -> None:
-        """Cut the 14 recordings of the data set HQF into windows to train and evaluate deblurring on. A
-        window is 14 sharp frames, whose mean is the blurry one, and the events in between.
+        """Cut the 14 recordings of HQF, the High Quality Frames data set (Stoffregen et al. 2020), into
+        windows to train and evaluate deblurring on. A window is one sample: 14 sharp frames, the truth; their
+        mean, the blurry frame; and the events from the first to the last.
 
         Args:
-            raw: The folder with HQF's files, NAME.bag.
-            out: The folder to write to. What an interrupted command has finished is kept.
-            partial: Do without files that are missing.
+            raw: The folder with HQF's ROS bags, which you have to get yourself (docs/data.md).
+            out: The folder to write to. The same command goes on where an earlier one was interrupted.
+            partial: Do without bags that are missing. Without it, they are an error.
             workers: How many recordings to work on at a time, each in a process of its own.
             verify: In the end, read all files again and compare them with the recordings.
-            overwrite: Make all files again.
+            overwrite: Make all files again, also those that are there already.
         """
         bags = hqf.find_bags(raw, partial=partial)
         summary = make(bags, out, protocol="hqf", workers=workers, verify=verify, overwrite=overwrite)
@@ -375,17 +381,19 @@ def _prepare(words: list[str]) -> None:
         overwrite: bool = False,
     ) -> None:
         """Cut recordings with events and sharp grey frames into windows to train and evaluate deblurring on.
-        A window is some frames, whose mean is the blurry one, and the events in between.
+        A window is one sample: some sharp frames, the truth; their mean, the blurry frame; and the events
+        from the first to the last. `ppln evaluate NETWORK --data windows --folder OUT` takes the folder, and
+        so does `ppln train deblur`. For example: ppln prepare recordings --raw slider.zip -o data/slider
 
         Args:
             raw: Recordings of any known format, or folders of them.
-            out: The folder to write to. What an interrupted command has finished is kept.
-            use: What these recordings are for: training, validation or testing. time: all three, one part
-                of each recording after the other, the first for training; it needs 5 windows.
+            out: The folder to write to. The same command goes on where an earlier one was interrupted.
+            use: What these recordings are for: training, validation or testing. time: for all three, the
+                beginning of each recording for training, its end for testing; each needs 5 windows.
             frames_per_blur: How many sharp frames a window has; networks are trained with 14.
             workers: How many recordings to work on at a time, each in a process of its own.
             verify: In the end, read all files again and compare them with the recordings.
-            overwrite: Make all files again.
+            overwrite: Make all files again, also those that are there already.
         """
         options = {"split": use, "frames_per_blur": frames_per_blur, "workers": workers}
         make(raw, out, verify=verify, overwrite=overwrite, **options)
@@ -412,10 +420,11 @@ def _models(arguments: list[str]) -> None:
     from ppln.models import zoo
 
     def models(name: Annotated[str | None, POSITION] = None) -> None:
-        """List the networks there are. A name begins with what the network is for: deblur, steering or pose.
+        """List the networks there are, or print all about one. A name begins with the task: deblur, steering
+        or pose. For example: ppln models deblur-edi
 
         Args:
-            name: Print all that is known of this network: what it takes and gives, its options, how it was
+            name: Print all that is known of this network: its input and output, its options, how it was
                 trained, its metrics. Default: list them all.
         """
         print(zoo.listing() if name is None else zoo.card(name).markdown())
@@ -437,10 +446,12 @@ def _info(arguments: list[str]) -> None:
         reading: Options = as_they_are,
     ) -> None:
         """Print what is in a recording: sensor, events, rates, gaps, frames, triggers, signals, IMU samples.
+        For example: ppln info recording.aedat4 --plot recording.png
 
         Args:
             recording: The recording: a file, or a folder.
-            plot: Also draw it, as this PNG, JPEG, SVG or PDF file. Default: draw nothing.
+            plot: Also draw its events, rates and frames, as this PNG, JPEG, SVG or PDF file. Default: draw
+                nothing.
             overwrite: Replace a picture that exists.
             format: The format of the recording, such as aedat4. Default: as its content tells.
             reading: How the recording is read.
@@ -472,12 +483,13 @@ def _convert(arguments: list[str]) -> None:
         format: str | None = None,
         reading: Options = as_they_are,
     ) -> None:
-        """Write a recording of any known format as one HDF5 file (docs/data.md describes what is in it).
+        """Write a recording of any known format as one HDF5 file (docs/data.md describes what is in it). For
+        example: ppln convert-recording recording.aedat4 recording.h5
 
         Args:
             recording: The recording: a file, or a folder.
             out: The HDF5 file to write.
-            verify: Then read both again and compare all numbers that were written.
+            verify: Then read both files again and compare all numbers.
             overwrite: Replace a file that exists.
             format: The format of the recording, such as aedat4. Default: as its content tells.
             reading: How the recording is read.
@@ -518,18 +530,19 @@ def _simulate(arguments: list[str]) -> None:
         blur: int = 1,
         overwrite: bool = False,
     ) -> None:
-        """Write the recording that an event camera would have made of a video.
+        """Write the recording that an event camera would have made of a video. Its pixels are those of the
+        video, and between frames light changes evenly. For example: ppln simulate video.mp4 out.h5 --blur 14
 
         Args:
             video: A video file, or a folder of pictures, taken in the order of their names.
             out: The HDF5 file to write (docs/data.md describes what is in it).
             camera: The pixels of the camera.
-            fps: Frames per second of the filmed scene; a folder needs it, and a video in slow motion.
-                Default: as the video tells.
-            seed: Seed of the camera's noise.
-            keep_frames: Also write the frames of the video, in grey, as the camera's own.
-            blur: Make each of them the mean of so many frames of the video, for `ppln deblur`. With 1 they
-                stay sharp.
+            fps: How many frames of the video are one second of the scene. Give it for a folder of pictures,
+                and for a video that plays in slow motion. Default: as the video tells.
+            seed: Seed of the camera's noise, and of how its pixels differ.
+            keep_frames: Also write frames, as a camera with both would: those of the video, in grey.
+            blur: Make each frame that is written the mean of so many frames of the video, for `ppln deblur`.
+                1: the frames of the video themselves, which are sharp.
             overwrite: Replace a file that exists.
         """
         how: dict[str, Any] = {"fps": fps, "seed": seed, "keep_frames": keep_frames, "blur": blur}
@@ -558,10 +571,11 @@ def _train(words: list[str]) -> None:
             "Train a network, or go on with a training (--resume). A recipe is a set of settings, chosen by"
         )
         print(
-            "--recipe NAME; `ppln train TASK --recipe NAME --help` lists them all, and how to change them.\n"
+            "--recipe NAME, else small; `ppln train TASK --recipe NAME --help` lists its settings, each an\n"
+            "option that changes it. For example: ppln train deblur --steps 500 --out runs/short\n"
         )
         for task in recipes.RECIPES:
-            print(f"Recipes of the task {task}: {TASKS[task].__doc__}")
+            print(f"Recipes of {task}: {TASKS[task].__doc__}")
             for name, line in recipes.describe(task):
                 print(f"  {name:24}{line}")
         return
@@ -621,10 +635,10 @@ def _reproduce(words: list[str]) -> None:
 
         Args:
             how: Options.
-            add: More study.json files, which this command wrote elsewhere: what is in them counts as done.
-                Default: none.
+            add: More study.json files, which this command wrote elsewhere, as on another machine: what is in
+                them counts as done. Default: none.
             page: Put the tables into this page of Markdown, between its lines <!-- study NAME --> and
-                <!-- end -->. Default: print them.
+                <!-- end -->, in place of what is there. Default: print them.
         """
         if page is not None:
             results.around(page, name)  # an error now, rather than after all trainings
@@ -646,10 +660,11 @@ def _compare(arguments: list[str]) -> None:
 
     def run(ours: tuple[Path, ...], theirs: tuple[Path, ...], metric: str | None = None) -> None:
         """Compare two methods on the same samples: how far they differ, and how certain that is, over samples
-        and over trainings.
+        and over trainings. For example: ppln compare --ours a/evaluation/* --theirs b/evaluation/*
 
         Args:
-            ours: Folders that `ppln evaluate` wrote, one for each training of a method with another seed.
+            ours: Folders of one method that `ppln evaluate` wrote. Where it was trained with several seeds,
+                give the folder of each.
             theirs: The same for the other method.
             metric: Only this metric, such as psnr. Default: all that both have.
         """
@@ -668,19 +683,22 @@ def _export(arguments: list[str]) -> None:
         ema: bool = True,
         overwrite: bool = False,
     ) -> None:
-        """Write a trained network as one file.
+        """Write a trained network as one file. For example: ppln export runs/deblur-small deblur.onnx
 
         Args:
-            network: The folder of a training or of one of its checkpoints, or a .safetensors file that this
-                command wrote.
-            out: The file to write: .safetensors, which ppln reads, .onnx, or .pt2, of torch.export.
-            dtype: The type of the weights in a .safetensors file; 16 bits make it half as large.
+            network: The folder of a training or of one of its checkpoints, a .safetensors file that this
+                command wrote, or the name of a network that `ppln models` marks as trained.
+            out: The file to write. Its ending decides: .safetensors, which ppln reads; .onnx; or .pt2, of
+                torch.export.
+            dtype: The type of the weights in a .safetensors file; with 16 bits, it is half as large.
             ema: Take the running average of the weights, where the training kept one (`ppln train --ema`).
             overwrite: Replace a file that exists.
         """
         made = export(network, out, dtype=dtype, ema=ema, overwrite=overwrite)
         print(f"wrote {made.path}, {made.size_bytes / 2**20:.1f} MiB")
-        print(f"checked: it differs from the network by {made.difference:.1e} of the largest output, at most")
+        print(
+            f"check: its output differs from the network's by {made.difference:.1e} of the largest, at most"
+        )
 
     _parse(run, "export", arguments)
 
@@ -692,11 +710,14 @@ _COMMANDS = {
     "convert-recording": ("write a recording of any known format as one HDF5 file", _convert),
     "simulate": ("write what an event camera would have recorded of a video", _simulate),
     "models": ("list the networks there are, or tell all about one", _models),
-    "prepare": ("cut recordings into samples to train and evaluate deblurring on", _prepare),
+    "prepare": (
+        "cut recordings into samples to train and evaluate deblurring on",
+        _prepare,
+    ),
     "train": ("train a network for deblurring, steering or pose, or go on with a training", _train),
-    "evaluate": ("measure how good a network is on data whose truth is known", _evaluate),
-    "compare": ("tell how far two methods differ, and how certain that is", _compare),
+    "evaluate": ("measure how good a network is, on data whose truth is known", _evaluate),
+    "compare": ("tell how far the results of two methods differ, and how certain that is", _compare),
     "export": ("write a trained network as one file, for ppln, ONNX or torch.export", _export),
-    "reproduce": ("train and evaluate all that docs/results.md compares, in portions", _reproduce),
-    "bench": ("time layers and networks, and their memory, against the alternatives", _bench),
+    "reproduce": ("train and evaluate again all that docs/results.md compares", _reproduce),
+    "bench": ("measure time and memory of layers and networks, beside the alternatives", _bench),
 }

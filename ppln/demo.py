@@ -56,21 +56,23 @@ Networks = Sequence[tuple[str, Deblurrer]]
 
 @dataclass(frozen=True)
 class Demo:
-    """Simulate a blurry recording, make it sharp by each method there is, and write a page that shows all."""
+    """Simulate a blurry recording, make it sharp by EDI, which needs no training, and by the two trained
+    networks of the package, and write a page that shows all. It takes about a minute."""
 
     out: Path = Path("out")
-    """The folder to write demo.html to, with two films, two pictures and metrics.json."""
+    """The folder to write demo.html to, with two films, two pictures and metrics.json. An earlier demo
+    there is replaced."""
     scene: int = 42
-    """Number of the simulated scene, 0 to 9999; no network was trained on any of them."""
+    """Which scene to simulate, 0 to 9999. The networks have not seen any of them in training."""
     height: int = 180
     """Rows of a picture, in pixels."""
     width: int = 240
     """Columns of a picture, in pixels."""
     motion_px: float = 80.0
-    """How far things move during the exposure, in pixels, at most."""
+    """How far things in a scene move during the exposure, in pixels, at most."""
     textures: str = "scikit-image"
-    """What surfaces look like: "scikit-image", photographs that come with that package; "made", patterns made
-    by arithmetic; or a folder of pictures."""
+    """What is on the surfaces of scenes: "scikit-image", photographs that come with that package; "made",
+    patterns made by arithmetic; or a folder of pictures."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.scene < 10_000:
@@ -198,6 +200,7 @@ def text(result: dict[str, Any]) -> str:
     lines = [f"{'':12}" + "".join(f"{metric:>9}" for metric in page.DIGITS)]
     for title, values in result["metrics"].items():
         lines.append(f"{title:12}" + "".join(f"{page.in_figures(m, values[m]):>9}" for m in page.DIGITS))
+    lines.append("psnr (dB) and ssim: higher is better; nrmse: lower is better")
     lines.append(f"{sum(result['seconds'].values()):.1f} s, on {result['machine']}")
     return "\n".join(lines)
 

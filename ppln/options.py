@@ -149,7 +149,8 @@ class Command(NamedTuple):
         usage = [_usage(option) for option in must]
         rest = ["[OPTIONS]"] * (len(must) < len(self.options))
         lines = [f"usage: {' '.join([self.name, *usage, *rest])}", ""]
-        lines += [*textwrap.wrap(self.about, width), ""]
+        about, begin, example = self.about.partition("For example: ")
+        lines += [*textwrap.wrap(about, width), *([begin + example] if example else []), ""]
         lines += _rows([option for option in self.options if option.is_position], width)
         for title in dict.fromkeys(self.titles.values()):
             there = [o for o in self.options if self.titles[o.section] == title and not o.is_position]

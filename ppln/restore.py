@@ -208,12 +208,12 @@ def _fault(events: Events, number: int, exposure_us: tuple[int, int]) -> str | N
     if 2 * (min(end, last) - max(begin, first)) < end - begin:
         return (
             f"the exposure of frame {number} is {exposure_us} us, but the events run from {first} to {last} "
-            "us; choose another frame, or mend exposure_us"
+            "us; choose another frame, or correct exposure_us"
         )
     if not len(events.between(begin, end)):
         return (
             f"there are no events in the exposure of frame {number}, {exposure_us} us: nothing tells what "
-            "moved; choose another frame, or mend exposure_us"
+            "moved; choose another frame, or correct exposure_us"
         )
     return None
 

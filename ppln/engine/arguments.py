@@ -38,12 +38,12 @@ class Invocation:
     """Named settings to begin with; `ppln train --help` lists them. Default: small, or with --resume those of
     the run."""
     config: Path | None = None
-    """A file of settings, .yaml or .json, such as the config.yaml of another run; they replace those of the
-    recipe. Default: none."""
+    """A file of settings, .yaml or .json, such as the config.yaml of another run. What it gives replaces
+    what the recipe has, and options given here replace both. Default: none."""
     resume: bool = False
     """Go on with the run in --out, from its newest checkpoint."""
     from_start: bool = False
-    """With --resume: where there is no checkpoint to go on from, begin at step 0 again."""
+    """With --resume: where there is no checkpoint yet, begin at step 0. Without it, that is an error."""
 
 
 def parse(task: str, words: Sequence[str]) -> tuple[Train, Invocation]:
@@ -97,7 +97,7 @@ def _command(task: str, start: Invocation, base: Train) -> Command:
 
         Args:
             start: Where settings come from that are not given here.
-            task: The data, and what is learnt of them.
+            task: The data, and how errors count.
             model: The network.
             optimizer: How weights are updated, and how long.
             machine: Where it is computed.

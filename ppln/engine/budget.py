@@ -19,21 +19,22 @@ class Reproduce:
     """How a study is run. What is None is as the study has it."""
 
     out: Path = Path("runs/reproduce")
-    """The folder of results. What it holds already is not done again."""
+    """The folder of results. What is there already is not done again."""
     minutes: float | None = None
-    """Stop after so many minutes; the same command goes on from there. 0: train nothing, only make tables of
-    what is done. Default: go on to the end."""
+    """Stop after about so many minutes; the same command goes on from there. 0: train nothing, only make
+    tables of what is done. Default: go on to the end."""
     rows: tuple[str, ...] = ()
     """Only these rows of the tables, by the names that `ppln reproduce --help` lists. Default: all."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Train each row once with each of these seeds of random numbers. What has nothing to train is evaluated
     once."""
     windows: Annotated[tuple[str, ...], "NAME=FOLDER ..."] = ()
-    """More data to test on: folders that `ppln prepare` wrote, each with a name. Default: none."""
+    """More data to test on: folders that `ppln prepare` wrote, each with a name for the tables, such as
+    slider=data/slider. Default: none."""
     rates: Annotated[tuple[str, ...], "ROW=RATE ..."] = ()
-    """Other learning rates than the study's. Default: none."""
+    """Other learning rates than the study's, for some rows, such as unet-14=3e-3. Default: none."""
     steps: int | None = None
-    """Updates of the weights in a training. Default: as the study has it."""
+    """Steps of each training, each one update of the weights. Default: as the study has it."""
     batch: int | None = None
     """Samples of an update. Default: as the study has it."""
     train_samples: int | None = None
@@ -47,14 +48,14 @@ class Reproduce:
     width: int | None = None
     """Columns of a picture, in pixels. Default: as the study has it."""
     textures: str | None = None
-    """What surfaces in made scenes look like, as in `ppln train deblur`. Default: as the study has it."""
+    """What is on the surfaces of scenes, as in `ppln train deblur`. Default: as the study has it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: on a GPU (cuda) where there is one."""
     precision: Literal["32", "tf32", "bf16"] | None = None
-    """How exactly trainings compute, as in `ppln train`. Evaluation has 32, on GPUs tf32. Default: as the
-    study has it."""
+    """How exactly trainings compute, as in `ppln train`. Evaluation computes with 32, on GPUs with tf32.
+    Default: as the study has it."""
     overwrite: bool = False
-    """Do rows anew that were done with other settings. Otherwise these are an error."""
+    """Do rows again that were done with other settings. Without it, these are an error."""
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not self.minutes >= 0:

@@ -40,8 +40,8 @@ class Model:
     name: str
     """The network to train: a name that `ppln models` lists."""
     options: dict[str, Option] = field(default_factory=dict)
-    """Options of the network, such as width=8 segments=6; they are added to those of the recipe. Default:
-    none."""
+    """Options of the network, such as width=8 segments=6; `ppln models NAME` tells which it has. They are
+    added to those of the recipe. Default: none."""
     weights: Path | None = None
     """Begin with these trained weights: a .safetensors file, the folder of a training or of a checkpoint, or
     the name of a network that comes with weights. Default: begin with random weights."""
@@ -57,25 +57,27 @@ class Optimizer:
     """How weights are updated, and how long."""
 
     optimizer: Literal["adam", "adamw", "rmsprop", "sgd"] = "adam"
-    """The rule of updates. adam adds the weight decay to the gradient, adamw takes it from the weights."""
+    """The optimizer of torch. adam adds the weight decay to the gradient, adamw takes it from the weights."""
     learning_rate: float = 1e-3
-    """How far an update goes, before the schedule changes it."""
+    """The learning rate, before the schedule changes it."""
     weight_decay: float = 0.0
-    """How strongly weights are drawn to 0."""
+    """Weight decay: how strongly weights are drawn to 0."""
     momentum: float = 0.0
-    """For sgd and rmsprop: how much of the last update is made again."""
+    """For sgd and rmsprop: their momentum, the part of the last update that is made again."""
     alpha: float = 0.99
-    """For rmsprop: how slowly the mean square of the gradient changes."""
+    """For rmsprop: the decay of its running mean of squared gradients."""
     eps: float = 1e-8
-    """For rmsprop: added to the root of that mean."""
+    """For rmsprop: added to the root of that mean, by which it divides."""
     batch: int = 32
-    """Samples of an update, over all processes."""
+    """Samples of an update, all processes together."""
     accumulate: int = 1
     """Parts that a batch is computed in, one after the other, to save memory."""
     epochs: int | None = None
-    """How often each training sample is seen. Give this or --steps. Default: as --steps says."""
+    """How often each training sample is seen: when to stop. Give this or --steps. Default: as long as
+    --steps says."""
     steps: int | None = None
-    """Updates in all. Give this or --epochs. Default: as --epochs says."""
+    """Steps in all, each one update of the weights: when to stop. Give this or --epochs. Default: as long
+    as --epochs says."""
     schedule: Literal["constant", "steps", "cosine"] = "constant"
     """The learning rate: constant; or steps, multiplied by --decay at each of --milestones; or cosine, down
     to 0 at the end."""
@@ -84,9 +86,9 @@ class Optimizer:
     decay: float = 0.5
     """What the schedule 'steps' multiplies the learning rate by."""
     warmup_steps: int = 0
-    """Updates at the beginning in which the learning rate grows to its full size."""
+    """Steps at the beginning during which the learning rate rises evenly to its full size."""
     clip_norm: float | None = None
-    """Shorten gradients, all weights together, to this length where they are longer. Default: leave them."""
+    """Scale the gradient of all weights down to this norm, where it is larger. Default: leave it."""
     ema: float = 0.0
     """Keep a running average of the weights, which often does better than they do, and validate that; the
     number is its decay, such as 0.999. 0: keep none."""
@@ -129,23 +131,22 @@ class Machine:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: on a GPU (cuda) where there is one."""
     devices: int = 1
-    """Processes on each machine; on GPUs, one for each."""
+    """How many processes to start on each machine; each has a GPU of its own, or they share the CPU."""
     nodes: int = 1
     """How many machines share the work; docs/howto-train.md tells how they are started."""
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    """How several processes share the work. ddp: each has all weights; fsdp: weights are spread over them.
-    auto: ddp."""
+    """How several processes share the work. ddp: each has all weights. fsdp: weights are spread over them,
+    to save memory. auto: ddp."""
     precision: Literal["32", "tf32", "bf16"] = "32"
-    """How exactly the network computes: with 32 bits; or as tf32 or bf16, which is less exact, and faster on
-    GPUs."""
+    """How exactly the network computes: 32, as float32; or tf32 or bf16, less exact and faster on GPUs."""
     compile: bool = False
-    """Run the network through torch.compile: slow to start, then faster."""
+    """Run the network through torch.compile: it starts slowly, and is then faster."""
     channels_last: bool = False
-    """Keep the channels of a pixel together in memory."""
+    """Keep the channels of a pixel together in memory (torch.channels_last), which is often faster."""
     workers: int = 0
     """Processes that make samples on the CPU. 0: the training process makes them."""
     keep_samples: bool = False
-    """Keep the samples that were made, for the next epoch; memory must hold them all."""
+    """Keep samples in memory for the next epoch, rather than make or read them again; all must fit."""
 
     def __post_init__(self) -> None:
         _settle(self)
@@ -160,22 +161,23 @@ class Run:
     """The run's folder, and what is written to it when."""
 
     out: Path = Path("runs/train")
-    """The folder of this training, the run: its settings, log, checkpoints and pictures."""
+    """The folder of this training, called the run: its settings, log, checkpoints and pictures."""
     seed: int = 0
     """Seed of all that is random: new weights, the order of samples, what is drawn in them."""
     log_every: int = 10
-    """Steps from one row of train.csv to the next. The log has a line of each, but one in 5 s at most."""
+    """Steps from one row of train.csv, in the run's folder, to the next. On the screen, there is a line in
+    5 s at most."""
     validate_every: int = 500
     """Steps from one validation to the next; there is one at the end, too."""
     checkpoint_every: int = 500
     """Steps from one checkpoint, a copy of all that --resume needs, to the next; there is one at the end,
     too."""
     keep: int = 3
-    """How many checkpoints to keep, the newest; the best one is kept, too."""
+    """Keep the newest so many checkpoints, and the one that is best in validation."""
     pictures: bool = True
-    """Write pictures of what the network predicts at each validation."""
+    """At each validation, write pictures of what the network predicts."""
     baselines: bool = True
-    """At the start, also validate what needs no training, such as EDI, to see the network beside it."""
+    """At the start, also validate what there is without this training, such as EDI, to compare with."""
     tensorboard: bool = True
     """Also write the log for TensorBoard."""
 

@@ -62,7 +62,7 @@ def _paper(
 
 def _small(network: str, task: Settings, steps: int, batch: int, rate: float, **options: Any) -> Recipe:
     return Recipe(
-        f"{network} on small pictures, {steps} steps: a few minutes on a CPU",
+        f"{network} on small pictures, {steps} steps: minutes on a CPU",
         {
             "task": task,
             "model": {"name": network, "options": options},
@@ -77,17 +77,15 @@ def _ablations(network: str, optimizer: Settings, task: Settings | None = None) 
     """The paper's tables on integral normalisation and on smoothing, which are of all three tasks."""
     return {
         "paper-no-normalization": _paper(
-            "the paper's, without integral normalisation", network, optimizer, task, normalize=False
+            "paper, without integral normalisation", network, optimizer, task, normalize=False
         ),
-        "paper-no-smoothing": _paper(
-            "the paper's, without smoothing", network, optimizer, task, temperature=None
-        ),
+        "paper-no-smoothing": _paper("paper, without smoothing", network, optimizer, task, temperature=None),
     }
 
 
 def _shipped(network: str, task: Settings, optimizer: Settings, every: int, compile: bool = True) -> Recipe:
     return Recipe(
-        f"as the {network} of the package was trained; minutes on a large GPU",
+        f"as {network} was trained; minutes on a large GPU",
         {
             "task": task,
             "model": {"name": network},
@@ -113,7 +111,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             compile=False,
         ),
         "finetune": Recipe(
-            "the package's deblur-ppln-head-small trained on; add --data windows --folder DIR for your own",
+            "go on from trained weights; with --data windows --folder DIR, on your own",
             {
                 "task": {"edges": 2.0},
                 "model": {"name": "deblur-ppln-head-small", "weights": "deblur-ppln-head-small"},
@@ -147,7 +145,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         ),
         **_ablations("deblur-ppln", _DEBLUR, _HQF),
         "released-rate": _paper(
-            "the paper's, at the learning rate of the authors' code",
+            "paper, at the learning rate of the authors' released code",
             "deblur-ppln",
             {**_DEBLUR, "learning_rate": 1e-4},
             _HQF,
@@ -168,7 +166,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         **_ablations("steering-ppln", _STEERING),
         **{
             f"paper-segments-{n}": _paper(
-                f"the paper's, with {n} segments for 3", "steering-ppln", _STEERING, segments=n
+                f"paper, with {n} segments instead of 3", "steering-ppln", _STEERING, segments=n
             )
             for n in (6, 9, 12)
         },

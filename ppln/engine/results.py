@@ -22,33 +22,33 @@ class Evaluate:
     split: Literal["train", "val", "test"] = "test"
     """Which samples: those for training, for validation or for testing."""
     like: Path | None = None
-    """Evaluate on the data of this other training, or of this folder that `ppln evaluate` wrote: the same
-    settings, split and samples. Default: the network's own."""
+    """Evaluate on the same samples as another training, given by its folder, or as other results, given by
+    the folder that `ppln evaluate` wrote. Default: the network's own data."""
     limit: int | None = None
-    """Only so many samples, evenly spread. Default: all."""
+    """Only so many samples, evenly spread over all. Default: all."""
     out: Path | None = None
     """The folder to write to. Default: evaluation/DATA-SPLIT, such as evaluation/scenes-test, in the folder
     of the training; of another network, evaluation/NAME/DATA-SPLIT here; with --like,
     evaluation/NAME-DATA-SPLIT in the folder of that training."""
     overwrite: bool = False
-    """Replace results of another network, or of other data."""
+    """Replace results of another network, or of other data; those of the same are replaced anyway."""
     ema: bool = True
     """Take the running average of the weights, where the training kept one (`ppln train --ema`)."""
     predictions: int = 64
-    """Keep what the network gives for so many samples, the first, in predictions.npz."""
+    """Keep the outputs of the network for the first so many samples, in predictions.npz."""
     batch: int = 8
-    """Samples at a time."""
+    """How many samples to compute at a time; fewer need less memory."""
     baselines: bool = True
-    """Also evaluate what needs no training, such as EDI, on the same samples, to see both together."""
+    """On the same samples, also evaluate what there is without training: for deblurring, the blurry frame,
+    EDI, and "shipped", the trained network of the package."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: on a GPU (cuda) where there is one."""
     devices: int = 1
-    """Processes on each machine; on GPUs, one for each."""
+    """How many processes to start on each machine; each has a GPU of its own, or they share the CPU."""
     nodes: int = 1
     """How many machines share the work; docs/howto-train.md tells how they are started."""
     precision: Literal["32", "tf32", "bf16"] = "32"
-    """How exactly the network computes: with 32 bits; or as tf32 or bf16, which is less exact, and faster on
-    GPUs."""
+    """How exactly the network computes: 32, as float32; or tf32 or bf16, less exact and faster on GPUs."""
 
     def __post_init__(self) -> None:
         if self.predictions < 0:
@@ -74,11 +74,12 @@ def usage() -> str:
     def evaluate(network: str, how: Evaluate = DEFAULTS) -> None:
         """Measure how good a network is on data whose truth is known. Prints the metrics over all samples
         (docs/metrics.md tells what they are), and writes them, with those of each sample, to a folder.
-        `ppln evaluate NETWORK --help` also lists the settings of the data.
+        `ppln evaluate NETWORK --help` also lists the settings of the data. For example:
+        ppln evaluate deblur-edi --data windows --folder data/slider
 
         Args:
-            network: A name that `ppln models` lists, the folder of a training or of one of its checkpoints,
-                or a .safetensors file of `ppln export`.
+            network: The name of a network that `ppln models` marks as trained or to need no training, the
+                folder of a training or of one of its checkpoints, or a .safetensors file of `ppln export`.
             how: Options.
         """
 
@@ -100,7 +101,7 @@ def parse(source: str, words: Sequence[str]) -> Wanted:
 
         Args:
             how: Options.
-            task: The data; the defaults are those of the training, or of the task.
+            task: The data; the defaults are those of the network's training, or else of its task.
         """
         return how, task
 

@@ -50,30 +50,32 @@ class EventCamera:
     """How pixels see. The defaults are those of a DVS in good light; EventCamera.ideal() has no faults."""
 
     threshold: float = 0.2
-    """How much the logarithm of the light must change for an event: the mean over all pixels."""
+    """How much the natural logarithm of the light must change for an event: the mean over all pixels."""
     threshold_on: float | None = None
-    """The same for positive events alone (brighter). Default: the threshold of all."""
+    """The same for positive events alone (brighter). Default: that of --threshold."""
     threshold_off: float | None = None
-    """The same for negative events alone (darker). Default: the threshold of all."""
+    """The same for negative events alone (darker). Default: that of --threshold."""
     threshold_spread: float = 0.02
-    """How much the threshold differs from pixel to pixel: its standard deviation, log-normal, for each
-    polarity."""
+    """How much thresholds differ from pixel to pixel: their standard deviation, in the same unit. They are
+    drawn log-normal, for each polarity on its own."""
     refractory_us: float = 100.0
-    """How long a pixel is blind after an event, in microseconds."""
+    """Refractory period: how long a pixel is blind after an event, in microseconds."""
     leak_rate_hz: float = 0.1
-    """Positive events of a pixel in constant light, per second."""
+    """Leak: positive events of a pixel in constant light, per second."""
     shot_noise_hz: float = 1.0
     """Noise events of a pixel in the dark, per second, half of each polarity; a quarter as many in full
     light."""
     bandwidth_hz: float | None = 3000.0
-    """How fast a pixel follows the light, as the corner frequency of a low pass, in Hz. None: at once."""
+    """How fast a pixel follows the light: the corner frequency of its low pass, in Hz. None: at once."""
     resolution_us: int = 1
-    """Step of the camera's clock, in microseconds: a time stamp is its last tick, counted from the first
-    frame."""
+    """Step of the camera's clock, in microseconds, counted from the first frame: time stamps are rounded
+    down to it."""
     log_offset: float = 1e-3
-    """Added to the light, of 0 to 1, before the logarithm, as by a dark current."""
+    """Added to the light, which is 0 for black and 1 for white, before the logarithm, as by a dark
+    current."""
     settled: bool = True
-    """The camera has looked at the first frame for long. Otherwise what it saw before was in motion."""
+    """Begin as if the first frame had been there for long. Otherwise, begin as in a scene that was in motion
+    before: each pixel anywhere between its two thresholds."""
 
     def __post_init__(self) -> None:
         for name in ("threshold", "threshold_on", "threshold_off", "bandwidth_hz", "log_offset"):

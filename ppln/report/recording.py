@@ -198,7 +198,7 @@ def _frames(summary: Summary) -> str:
         line += f", {1e6 / np.median(apart):.3g} a second"
     if summary.exposures_us:
         low, high = min(summary.exposures_us), max(summary.exposures_us)
-        return f"{line}, exposed for {low:,} to {high:,} us"
+        return f"{line}, exposed for {low:,} us" + f" to {high:,} us" * (low < high)
     return f"{line}, exposure not in the file"
 
 

@@ -43,10 +43,10 @@ class Deblur(Task):
     metrics: ClassVar[Mapping[str, str]] = {"psnr": "higher", "ssim": "higher", "nrmse": "lower"}
 
     data: Literal["scenes", "windows"] = "scenes"
-    """The data. scenes: made while training, textured surfaces that move before a simulated camera. windows:
-    parts of real recordings, in --folder."""
+    """The data. scenes: synthetic, made as they are needed, textured surfaces that move before a simulated
+    camera. windows: parts of real recordings, in --folder."""
     folder: Path | None = None
-    """A folder of windows that `ppln prepare` wrote. Default: none."""
+    """With --data windows: the folder that `ppln prepare` wrote. Default: none."""
     height: int = 128
     """Rows of a picture, in pixels."""
     width: int = 128
@@ -58,26 +58,30 @@ class Deblur(Task):
     test_samples: int = 256
     """Samples to test on."""
     times_per_sample: int = 4
-    """How many sharp frames of a sample an update compares, others each time. Evaluation compares all."""
+    """At how many of a sample's times the network is compared with the truth in one step; they are drawn
+    anew each time. Evaluation takes all."""
     edges: float = 0.0
-    """How much errors in the differences between neighbouring pixels, as at edges, count in training."""
+    """Weight, in the training loss, of errors in differences between neighbouring pixels, beside errors of
+    pixels, which have 1."""
     textures: str = "made"
-    """What surfaces look like: "made", patterns made by arithmetic; "scikit-image", photographs that come
-    with that package; a folder of pictures; or several, with "+" between."""
+    """What is on the surfaces of scenes: "made", patterns made by arithmetic; "scikit-image", photographs
+    that come with that package; a folder of pictures; or several, with "+" between."""
     motion_px: float = 80.0
-    """How far things move during the exposure, in pixels, at most."""
+    """How far things in a scene move during the exposure, in pixels, at most."""
     substeps: int = 8
-    """How often the scene is drawn between two frames; raise it with --motion-px."""
+    """How often a scene is drawn from one sharp frame to the next, to find its events; a larger --motion-px
+    needs more."""
     davis: bool = True
-    """Give frames the faults of a DAVIS camera's: an exposure of their own, brightness levels, a fixed
-    pattern."""
+    """Give the frames of scenes the faults of a DAVIS camera: each has an exposure of its own, is black
+    below one level and white above another, and carries a fixed pattern."""
     slow: bool = False
-    """Let the pixels of some cameras be slow beside the exposure, as they are in little light."""
+    """In some scenes, let the camera's pixels follow the light slowly, as they do where it is dark."""
     train_times: int = 14
-    """Sharp frames of a training sample: 14, or 27 or 53 with those in between."""
+    """Sharp frames of a training sample: 14, evenly spaced; or more to learn times in between, 13 k + 1,
+    such as 27, where k divides --substeps."""
     test_times: int = 14
-    """Sharp frames of a test sample: 14, or more; times that were not trained for also get metrics of their
-    own."""
+    """Sharp frames of a test sample: 14, or more, as --train-times. Times that are not among those of
+    training also have metrics of their own."""
     data_seed: int = 0
     """Seed of the scenes: another number, other scenes."""
 
@@ -86,7 +90,7 @@ class Deblur(Task):
         if (self.data == "windows") != (self.folder is not None):
             raise ValueError(
                 f"data is {self.data!r} and folder is {str(self.folder)!r}; windows need the folder that "
-                "`ppln prepare` wrote, and scenes have none"
+                "`ppln prepare` wrote, and scenes have none; for windows, give both data and folder"
             )
         for name in ("train_times", "test_times"):
             frames = getattr(self, name)

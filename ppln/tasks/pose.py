@@ -52,26 +52,27 @@ class Pose(Task):
     }
 
     data: Literal["people"] = "people"
-    """The data. people: made while training, people who move before the cameras of the data set DHP19."""
+    """The data. people: synthetic, made as they are needed, people who move before the cameras of the data
+    set DHP19."""
     height: int = 260
     """Rows of a picture, in pixels."""
     width: int = 344
     """Columns of a picture, in pixels."""
     train_samples: int = 4096
-    """Samples to train on, each of two cameras; an epoch sees each once."""
+    """Samples to train on, each a person seen by two cameras; an epoch sees each once."""
     val_samples: int = 64
     """Samples to validate on."""
     test_samples: int = 256
     """Samples to test on."""
     times_per_sample: int = 4
-    """How many of the ten frames of a sample an update compares, others each time. Evaluation compares
-    all."""
+    """At how many of a sample's ten times the network is compared with the truth in one step; they are
+    drawn anew each time. Evaluation takes all."""
     sigma_px: float = 4.0
     """Size of the spot that marks a joint in a heat map: its standard deviation, in pixels."""
     motions: Path | None = None
     """A folder or zip of recorded motions, as BVH files. Default: motions made by arithmetic."""
     substeps: int = 10
-    """How often the scene is drawn between two frames, about."""
+    """How often a scene is drawn from one event frame to the next, about, to find its events."""
     data_seed: int = 0
     """Seed of the people: another number, other people."""
 

@@ -41,7 +41,7 @@ class Steering(Task):
     }
 
     data: Literal["driving"] = "driving"
-    """The data. driving: made while training, drives by day and at night."""
+    """The data. driving: synthetic, made as they are needed, drives by day and at night."""
     height: int = 128
     """Rows of a picture, in pixels."""
     width: int = 172
@@ -53,7 +53,8 @@ class Steering(Task):
     test_samples: int = 1200
     """Samples to test on."""
     samples_per_drive: int = 12
-    """How many of the 120 samples in a drive of one minute are used, evenly spread. Fewer: more drives."""
+    """How many of the 120 samples in a drive of one minute are used, evenly spread. With fewer of each,
+    samples come from more drives."""
     data_seed: int = 0
     """Seed of the drives: another number, other drives."""
 

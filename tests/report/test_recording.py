@@ -64,7 +64,7 @@ def test_text(summary):
         "rate       7.77 events/s on average, 400 events/s at most (10 ms from 900,000 us)",
         "pixels     4 events in the busiest, 21 without any",
         "gaps       1 of 100 ms or more, the longest from 2,000 to 902,000 us: 0.9 s",
-        "frames     2 of 4 x 6, grey, uint8, 1,000 to 41,000 us, 25 a second, exposed for 100 to 1,000 us",
+        "frames     2 of 4 x 6, grey, uint8, 1,000 to 41,000 us, 25 a second, exposed for 100 us to 1,000 us",
         "triggers   1 of kind 2, 2 of kind 7",
         "signal     speed: 3 values, 2 each, -3 to 5",
         "imu        accelerometer: 3 values, 3 each, -1 to 1 g",

@@ -88,13 +88,14 @@ class Options:
     """How to read, where the file leaves a choice."""
 
     sensor: Annotated[tuple[int, int] | None, "HEIGHT WIDTH"] = None
-    """Rows and columns of the sensor, for files that do not tell; where a file does, they must agree.
-    Default: as the file tells."""
+    """Rows and columns of the sensor, in pixels, for files that do not tell; where a file does, they must
+    agree. Default: as the file tells."""
     camera: int | None = None
     """Which camera, counted from 0, of a file with several. Default: the only one."""
     repair: bool = False
-    """Mend a faulty file while reading: leave out events beside the sensor or before time 0, sort by time,
-    stop before a record that is cut short; and tell what was done."""
+    """Read a faulty file all the same: leave out events outside the sensor or before time 0, sort by time,
+    stop before a record that is cut short; and tell what was done. The file itself stays as it is. Without
+    it, faults are errors."""
 
 
 Packet = Header | Events | Frames | Triggers | Signal | Imu | Unread

@@ -358,7 +358,7 @@ def _prepare(words: list[str]) -> None:
         mean, the blurry frame; and the events from the first to the last.
 
         Args:
-            raw: The folder with HQF's ROS bags, which you have to get yourself (docs/data.md).
+            raw: The folder with HQF's ROS bags, NAME.bag, which you have to download yourself.
             out: The folder to write to. The same command goes on where an earlier one was interrupted.
             partial: Do without bags that are missing. Without it, they are an error.
             workers: How many recordings to work on at a time, each in a process of its own.
@@ -660,7 +660,8 @@ def _compare(arguments: list[str]) -> None:
 
     def run(ours: tuple[Path, ...], theirs: tuple[Path, ...], metric: str | None = None) -> None:
         """Compare two methods on the same samples: how far they differ, and how certain that is, over samples
-        and over trainings. For example: ppln compare --ours a/evaluation/* --theirs b/evaluation/*
+        and over trainings.
+        For example: ppln compare --ours runs/a/evaluation/scenes-test --theirs runs/b/evaluation/scenes-test
 
         Args:
             ours: Folders of one method that `ppln evaluate` wrote. Where it was trained with several seeds,

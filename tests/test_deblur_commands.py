@@ -194,7 +194,7 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
         ([blurry, "--device", "cuda"], "device is 'cuda', but torch sees no GPU here"),
         (
             [blurry, "--exposure-us", "9000000", "9100000"],
-            "blurry.h5: the exposure of frame 0 is .*, but the events run .* mend --exposure-us",
+            "blurry.h5: the exposure of frame 0 is .*, but the events run .* correct --exposure-us",
         ),
         ([blurry, "--frames", "3"], "frames has 3; the recording has 1"),
         ([blurry, "--frames"], "frames is empty; name a frame"),

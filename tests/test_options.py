@@ -172,3 +172,16 @@ def test_options_of_others_are_skipped():
     asked = command(Reading, "x")
     words = ["--gain", "3", "x", "--repair", "--more", "--sensor", "3", "4"]
     assert asked.given(words, others=True) == {"": {"sensor": (3, 4), "repair": True}}
+
+
+def test_an_example_has_a_line_of_its_own(monkeypatch):
+    def run(count: int = 3) -> None:
+        """Count something, for as long as it takes. For example: x --count 4
+
+        Args:
+            count: How many.
+        """
+
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = command(run, "x").help().splitlines()
+    assert lines[2:6] == ["Count something, for as long as it", "takes.", "For example: x --count 4", ""]

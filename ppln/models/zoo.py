@@ -7,6 +7,7 @@ the folder that the environment variable PPLN_WEIGHTS names, which is looked at 
 import hashlib
 import json
 import os
+import textwrap
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
@@ -69,8 +70,11 @@ def listing() -> str:
         for name in names:
             has = "trained" if _find(name) else "none yet" if NETWORKS[name].learns else "needs none"
             lines.append(f"  {name:24}{weights.describe(name).parameters:>12,}  {has}")
-            lines.append(f"      {NETWORKS[name].summary}")
-    lines += ["", "PP layers have outputs that are piecewise linear functions of time, t in [0, 1]."]
+            lines += [f"      {line}" for line in textwrap.wrap(NETWORKS[name].summary, 94)]
+    lines += ["", "The outputs of PP layers are piecewise linear functions of time, t, from 0 to 1."]
+    lines += [
+        "`ppln models NAME` prints all about one; `ppln train` gives weights to those that have none yet."
+    ]
     return "\n".join(lines[1:])
 
 

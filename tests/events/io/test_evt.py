@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fuzzing import assert_survives
+from hostile import outcome
 
 from ppln.events import RecordingError, iter_events, read_events, read_recording
 from ppln.events.io import CHUNK, Options, detect, evt
@@ -301,6 +302,17 @@ def test_a_cut_file_is_a_fault_unless_repaired(tmp_path):
         read_events(path)
     with pytest.warns(UserWarning, match="repaired: .* reading ended before it"):
         assert rows(read_events(path, repair=True)) == [(2, 1, 0, 0)]
+
+
+def test_a_sensor_larger_than_memory(tmp_path):
+    """47 bytes, of which a table of the pixels would be 3 GB: what is told needs none."""
+    words = np.array([8 << 28 | 1, 1 << 28 | 5 << 11 | 5], "<u4").tobytes()
+    path = write(tmp_path / "a.raw", words, "% evt 2.0\n% geometry 20000x20000\n% end\n")
+    assert path.stat().st_size == 47
+    said = outcome("info", path)
+    assert said.startswith("done: ")
+    assert "sensor     20000 x 20000" in said
+    assert "events     1, 100 % positive" in said
 
 
 def test_time_that_goes_back_is_a_fault_unless_repaired(tmp_path):

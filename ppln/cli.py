@@ -122,7 +122,7 @@ def _explain(error: BaseException, name: str) -> tuple[str, int]:
     copy = "repair a copy: ppln convert-recording RECORDING OUT.h5 --repair"
     text = text.replace("read with repair=True", copy if name == "prepare" else "give --repair")
     if isinstance(error, ModuleNotFoundError) and "pip install" not in text:
-        return f"{text}; run: pip install 'ppln[all]'", 1
+        return f"{text}; run: pip install 'torch-ppln[all]'", 1
     if isinstance(error, ValueError | OSError | ModuleNotFoundError):
         return text, 1
     if isinstance(error, KeyboardInterrupt):

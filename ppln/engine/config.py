@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import torch
 
-from ppln import tasks
+from ppln import __version__, tasks
 from ppln.engine import yaml_text
 from ppln.files import make_folder, put_in_place
 from ppln.forms import parse_json, shown
@@ -432,8 +432,8 @@ def about(*, command: bool = True) -> dict[str, Any]:
 
     command: False in files to be published, as folders of the machine may be in it.
     """
-    versions = {}
-    for name in ("ppln", "torch", "numpy", "lightning_fabric", "safetensors"):
+    versions = {"python": platform.python_version(), "ppln": __version__}
+    for name in ("torch", "numpy", "lightning_fabric", "safetensors"):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -442,7 +442,7 @@ def about(*, command: bool = True) -> dict[str, Any]:
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         **({"command": list(sys.argv)} if command else {}),
-        "versions": {"python": platform.python_version(), **versions},
+        "versions": versions,
         "git": _git(Path(__file__).parents[1]),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),

@@ -155,7 +155,9 @@ def _random_input(model: Any, batch: int, stamps: int, height: int, width: int) 
 def _need_onnx() -> None:
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
-        raise ModuleNotFoundError(f".onnx files need {', '.join(missing)}; run: pip install 'ppln[export]'")
+        raise ModuleNotFoundError(
+            f".onnx files need {', '.join(missing)}; run: pip install 'torch-ppln[export]'"
+        )
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def need_tensorboard() -> None:
         import tensorboard  # noqa: F401
     except ImportError as error:
         raise ValueError(
-            f"tensorboard: the package is missing ({error}); pip install 'ppln[train]', or switch it off"
+            f"tensorboard: it is missing ({error}); pip install 'torch-ppln[train]', or switch it off"
         ) from None
 
 

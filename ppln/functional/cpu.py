@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 WHY_MISSING = (
-    "it is built by `pip install ppln` where a C++ compiler is found; install one and reinstall ppln"
+    "it is built where a C++ compiler is found; install one, "
+    "then run: pip install --force-reinstall --no-deps --no-cache-dir torch-ppln"
 )
 
 _TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
@@ -46,12 +47,13 @@ class _Node(ctypes.Structure):  # field for field as in node.cpp
 
 
 def _load() -> ctypes.CDLL | None:
-    for path in Path(__file__).parent.glob("_node*.so"):
-        library = ctypes.CDLL(str(path))
-        library.ppln_node_run.argtypes = [ctypes.POINTER(_Node), ctypes.c_int32]
-        library.ppln_node_run.restype = ctypes.c_int32
-        return library
-    return None
+    path = Path(__file__).with_name("_node.so")
+    if not path.exists():
+        return None
+    library = ctypes.CDLL(str(path))
+    library.ppln_node_run.argtypes = [ctypes.POINTER(_Node), ctypes.c_int32]
+    library.ppln_node_run.restype = ctypes.c_int32
+    return library
 
 
 _libc = ctypes.CDLL(None)

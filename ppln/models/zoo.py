@@ -108,7 +108,7 @@ def _check_shipped(path: Path) -> None:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != listed:
         raise ValueError(
-            f"{path} is not the file that ppln came with (its SHA-256 differs); install ppln again"
+            f"{path} is not the file that ppln came with (its SHA-256 differs); install torch-ppln again"
         )
 
 

@@ -10,6 +10,7 @@ from fake_task import Fake, register
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ppln
 from ppln import tasks
 from ppln.engine import config
 from ppln.engine.config import Machine, Model, Optimizer, Run, Train, build, merge, plain, read, write
@@ -231,6 +232,8 @@ def test_about():
     import torch
 
     found = config.about()
+    assert list(found["versions"])[:2] == ["python", "ppln"]
+    assert found["versions"]["ppln"] == ppln.__version__
     assert found["versions"]["torch"] == torch.__version__
     assert found["command"] == sys.argv
     assert "command" not in config.about(command=False)

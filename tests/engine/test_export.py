@@ -221,7 +221,7 @@ def test_errors(run: Path, tmp_path: Path, tiny: Path, monkeypatch):
         export(tmp_path / "other", tmp_path / "a.safetensors")
     monkeypatch.setattr(exporting, "find_spec", lambda name: None)
     with pytest.raises(
-        ModuleNotFoundError, match=r"need onnx, onnxscript, onnxruntime; run: pip install 'ppln\["
+        ModuleNotFoundError, match=r"need onnx, onnxscript, onnxruntime; run: pip install 'torch-ppln\["
     ):
         export(run, tmp_path / "a.onnx")
 

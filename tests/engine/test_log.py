@@ -257,7 +257,7 @@ def test_tensorboard_hides_what_came_after_the_checkpoint(tmp_path):
 
 def test_without_tensorboard_the_run_does_not_start(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(ValueError, match=r"tensorboard.*pip install 'ppln\[train\]', or switch it off"):
+    with pytest.raises(ValueError, match=r"tensorboard.*pip install 'torch-ppln\[train\]', or switch it off"):
         open_log(tmp_path, tensorboard=True)
 
 

@@ -201,7 +201,9 @@ def test_unknown_backend(backend):
 
 def test_cpu_kernel_is_not_there(monkeypatch):
     monkeypatch.setattr(cpu, "AVAILABLE", False)
-    with pytest.raises(ValueError, match=r"^backend 'cpu' is not there: .*compiler.*reinstall ppln"):
+    with pytest.raises(
+        ValueError, match=r"^backend 'cpu' is not there: .*compiler.*pip install .*torch-ppln"
+    ):
         piecewise_linear(**arguments(backend="cpu"))
 
 

@@ -68,7 +68,7 @@ def test_shipped_weights(shipped: Path):
 def test_shipped_weights_are_checked(shipped: Path):
     put(shipped, "pose-ppln", seed=1, segments=2)  # whole, but another file
     for call in (lambda: ppln.create_model("pose-ppln", pretrained=True), lambda: card("pose-ppln")):
-        with pytest.raises(ValueError, match=r"not the file that ppln came with.*install ppln again"):
+        with pytest.raises(ValueError, match=r"not the file that ppln came with.*install torch-ppln again"):
             call()
     put(shipped, "steering-ppln")  # not listed
     with pytest.raises(ValueError, match="not the file that ppln came with"):

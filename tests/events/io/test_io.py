@@ -406,6 +406,6 @@ def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path, name, part):
 def test_libraries_that_are_missing():
     assert require("json", "json", "reading JSON") is sys.modules["json"]
     with pytest.raises(
-        ModuleNotFoundError, match=r"reading X needs no_such_library; run: pip install 'ppln\[io\]'"
+        ModuleNotFoundError, match=r"reading X needs no_such_library; run: pip install 'torch-ppln\[io\]'"
     ):
-        require("no_such_library", "ppln[io]", "reading X")
+        require("no_such_library", "torch-ppln[io]", "reading X")

@@ -4,7 +4,8 @@
         --recordings cups.h5 davis346.aedat4 --networks deblur-ppln-head-small deblur-unet-14-small deblur-edi
 
 drift       mean brightness of the last frame of an exposure over that of the first, in percent, and for
-            windows that of the sharp frames themselves, `true`
+            windows that of the sharp frames themselves, `true`, and of those frames where nothing happened,
+            `unseen`: in pixels around which 5 x 5 had no event. That is the camera's, and no event tells it.
 backwards   drift of the same exposure seen backwards in time, with polarities swapped; a network without a
             liking for dark or bright ends has that of `drift`, with the other sign. `bias`: half their sum.
             difference: between both films, the second turned round, mean of its size, of 255
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ppln.datasets.windows import Windows
 from ppln.engine import config, trained
@@ -73,7 +75,7 @@ def backwards(x: Tensor) -> Tensor:
 
 
 def drift(film: Tensor) -> float:
-    """Of frames [T, H, W], in percent"""
+    """Of frames [T, ...], in percent"""
     first, last = (float(film[k].clamp(0, 1).mean()) for k in (0, -1))
     return 100 * (last / first - 1)
 
@@ -89,6 +91,9 @@ def judge(network: nn.Module, exposure: Exposure) -> dict[str, Any]:
     }
     if exposure.sharp is not None:
         row["true"] = drift(exposure.sharp)
+        events = exposure.x[:, :EVENT_CHANNELS].sum(1, keepdim=True)
+        calm = F.max_pool2d(events, 5, stride=1, padding=2)[0, 0] == 0
+        row["unseen"] = drift(exposure.sharp[:, calm]) if calm.any() else 0.0
         found, sharp = (to_uint8(frames * PEAK)[None] for frames in (there, exposure.sharp))
         row["psnr"] = psnr(found, sharp)[0].tolist()
     return row

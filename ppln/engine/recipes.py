@@ -105,7 +105,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     "deblur": {
         "shipped": _shipped(
             "deblur-ppln-head-small",
-            {"train_times": 27, "edges": 2.0},
+            {"train_times": 27, "edges": 2.0, "train_samples": 24_576},
             {"learning_rate": 1e-3, "batch": 48, "steps": 8000},
             every=2000,
             compile=False,

@@ -24,9 +24,9 @@ def backwards(x: Tensor) -> Tensor:
 
 
 def drift(film: Tensor) -> Tensor:
-    """Mean light of the last frame over the first's, less 1: [B, T, H, W] -> [B]"""
-    light = film.clamp(0, 1).mean((2, 3))
-    return light[:, -1] / light[:, 0] - 1
+    """How the mean light changes from the first frame to the last, in its logarithm: [B, T, H, W] -> [B]"""
+    light = film.clamp(0, 1).mean((2, 3)).log()
+    return light[:, -1] - light[:, 0]
 
 
 @torch.no_grad()
@@ -36,9 +36,9 @@ def test_a_scene_seen_backwards_comes_out_backwards(scenes: Sample, name: str):
     network = ppln.create_model(name, pretrained=True).eval()
     x, times = torch.cat([scenes.histogram, scenes.blurry], 1), TIMES.expand(len(scenes.blurry), -1)
     there, back = (network(given, times)[:, :, 0] for given in (x, backwards(x)))
+    assert ((drift(there) + drift(back)) / 2).mean().abs() < 0.02
     for film, truth in ((there, scenes.sharp), (back, scenes.sharp.flip(1))):
-        assert (drift(film) - drift(truth)).mean().abs() < 0.025
-    assert ((drift(there) + drift(back)) / 2).mean().abs() < 0.025
+        assert (drift(film) - drift(truth)).abs().median() < 0.03
     # The two films, one turned round, are as near to each other as errors allow: each to the truth.
     apart = (there - back.flip(1)).abs().mean()
     assert apart < 2 * (there - scenes.sharp).abs().mean()

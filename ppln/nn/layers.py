@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ppln import functional
 from ppln.functional import operator
+from ppln.functional.times import as_times
 from ppln.nn.potential import Potential
 
 
@@ -72,7 +73,7 @@ class TimedLayer(nn.Module):
             )
         if x.dim() == self._space + 1:
             return self.forward(x[None], t, mean[None] if isinstance(mean, Tensor) else mean)[0]
-        times, many = functional.as_times(t, x.shape[0], x, *self._range)
+        times, many = as_times(t, x.shape[0], x, *self._range)
         if x.dim() == self._space + 2 or not many:
             y = self._evaluate(x, times, mean)
             return y if many else y.squeeze(1)

@@ -42,7 +42,7 @@ def as_times(
     if dims == 0:
         times = times.expand(batch, 1)
     elif dims == 1:
-        times = times[:, None]
+        times = times.unsqueeze(1)
     return known(times, low, high), dims == 2
 
 

@@ -100,7 +100,7 @@ class TimedLayer(nn.Module):
         if mean is not None and repeats > 1:
             # repeat_interleave would do, but its ONNX is wrong where the number is not known.
             mean = mean[:, None].expand(-1, repeats, *mean.shape[1:]).flatten(0, 1)
-        if self._space:
+        if self._space or coefficients.dim() == 2:  # then features are where channels would be
             return coefficients, mean
         return coefficients.movedim(-1, 1), None if mean is None else mean.movedim(-1, 1)
 
@@ -138,7 +138,7 @@ class _PPLayer(TimedLayer):
         y = functional.evaluate_packed(
             coefficients, times, mean, self.segments, self.maps, self._groups, self.temperature, bias
         )
-        return y if self._space else y.movedim(2, -1)
+        return y if self._space or y.dim() == 3 else y.movedim(2, -1)
 
     def potential(self, x: Tensor, mean: Tensor | None = None) -> Potential:
         """The function of time predicted from x [B, ...], for every output; channels come first in it."""

@@ -144,11 +144,9 @@ def test_no_call_waits_for_the_gpu(no_waits):
 @needs_cuda
 def test_a_wrong_value_is_an_error_of_a_later_call(no_waits):
     for take in takers("cuda"):
-        take(torch.full((B,), 2.0, device="cuda"))
-        torch.cuda.set_sync_debug_mode("default")
-        torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
         with pytest.raises(ValueError, match=r"got values from 2\.0 to 2\.0, in an earlier call"):
+            take(torch.full((B,), 2.0, device="cuda"))
+            torch.cuda.current_stream().synchronize()
             take(torch.full((B,), 0.5, device="cuda"))
         take(torch.full((B,), 0.5, device="cuda"))
 

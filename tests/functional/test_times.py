@@ -123,18 +123,20 @@ def test_a_look_is_read_once_it_has_arrived():
 
 
 @pytest.fixture
-def no_waits():
-    """The first look of a thread is waited for; from then on, whoever waits gets an error."""
-    as_times(torch.zeros(B, device="cuda"), B, torch.zeros(B, device="cuda"))
+def quiet():
+    """What takes t on a GPU. Whoever waits for it from now on gets an error: a thread's first look is over."""
+    made = takers("cuda")
+    for take in made:
+        take(torch.rand(B, device="cuda"))
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
-    yield
+    yield made
     torch.cuda.set_sync_debug_mode("default")
 
 
 @needs_cuda
-def test_no_call_waits_for_the_gpu(no_waits):
-    for take in takers("cuda"):
+def test_no_call_waits_for_the_gpu(quiet):
+    for take in quiet:
         for _ in range(3):
             take(torch.rand(B, device="cuda"))
             take(torch.rand(B, 2, device="cuda"))
@@ -142,12 +144,15 @@ def test_no_call_waits_for_the_gpu(no_waits):
 
 
 @needs_cuda
-def test_a_wrong_value_is_an_error_of_a_later_call(no_waits):
-    for take in takers("cuda"):
+def test_a_wrong_value_is_an_error_of_a_later_call(quiet):
+    def wrong_then_right(take) -> None:
+        take(torch.full((B,), 2.0, device="cuda"))
+        torch.cuda.current_stream().synchronize()
+        take(torch.full((B,), 0.5, device="cuda"))
+
+    for take in quiet:
         with pytest.raises(ValueError, match=r"got values from 2\.0 to 2\.0, in an earlier call"):
-            take(torch.full((B,), 2.0, device="cuda"))
-            torch.cuda.current_stream().synchronize()
-            take(torch.full((B,), 0.5, device="cuda"))
+            wrong_then_right(take)
         take(torch.full((B,), 0.5, device="cuda"))
 
 

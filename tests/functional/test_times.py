@@ -124,7 +124,7 @@ def test_a_look_is_read_once_it_has_arrived():
 
 @pytest.fixture
 def quiet():
-    """What takes t on a GPU. Whoever waits for it from now on gets an error: a thread's first look is over."""
+    """What takes t on a GPU. From now on whoever waits for it gets an error; the first look is over."""
     made = takers("cuda")
     for take in made:
         take(torch.rand(B, device="cuda"))

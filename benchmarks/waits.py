@@ -65,8 +65,13 @@ def waits_of(task: str, device: str, folder: Path, steps: int) -> dict[str, Any]
         for _ in range(steps):
             loop.advance(log)
         step_ms = (time.perf_counter() - start) / steps * 1e3
-        calls = synchronizing_calls(lambda: [loop.advance(log) for _ in range(steps)], device)
-    loop.batches.close()  # type: ignore[attr-defined]
+
+        def more() -> None:
+            for _ in range(steps):
+                loop.advance(log)
+
+        calls = synchronizing_calls(more, device)
+    loop.batches.close()
     own = Counter(place for thread, place in waits if thread == threading.main_thread().name)
     ahead = Counter(place for thread, place in waits if thread != threading.main_thread().name)
     return {
@@ -95,7 +100,7 @@ def told_of() -> Iterator[list[tuple[str, str]]]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        warnings.showwarning = note  # type: ignore[assignment]
+        warnings.showwarning = note
         torch.cuda.set_sync_debug_mode("warn")
         try:
             yield found
@@ -131,7 +136,8 @@ def node(batch: int, rest: tuple[int, ...], dtype: torch.dtype, device: str) -> 
     source, target = (torch.ones(mean.numel() * 31 // 2, **options) for _ in range(2))
 
     def forward() -> torch.Tensor:
-        return ppln.piecewise_linear(*coefficients, t, mean=mean, temperature=100.0)
+        slope, intercept, width = coefficients
+        return ppln.piecewise_linear(slope, intercept, width, t, mean=mean, temperature=100.0)
 
     return {
         "forward": forward,

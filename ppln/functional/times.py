@@ -73,7 +73,8 @@ def _check_range(t: Tensor, low: float, high: float) -> None:
     if _hidden(t) or t.numel() == 0:
         return
     if not t.is_cuda:
-        _require(*(bound.item() for bound in torch.aminmax(t.detach())), low, high)
+        least, most = torch.aminmax(t.detach())
+        _require(least.item(), most.item(), low, high)
         return
     _looks.read()
     if not t.is_inference():
@@ -103,7 +104,8 @@ class _Looks(threading.local):
             arrived.record()
         if self._first:
             arrived.synchronize()
-            _require(*extremes.tolist(), low, high)
+            least, most = extremes.tolist()
+            _require(least, most, low, high)
             self._first = False
         else:
             self._queued.append((arrived, extremes, low, high))
@@ -112,8 +114,8 @@ class _Looks(threading.local):
         """Those that have arrived; none is waited for."""
         while self._queued and self._queued[0][0].query():
             _, extremes, low, high = self._queued.popleft()
-            where = ", in an earlier call (values on a GPU are not waited for)"
-            _require(*extremes.tolist(), low, high, where)
+            least, most = extremes.tolist()
+            _require(least, most, low, high, ", in an earlier call (values on a GPU are not waited for)")
 
 
 _looks = _Looks()

@@ -121,7 +121,7 @@ def _packed_places(
     maps: int,
     groups: int,
     rows_are_channels: bool,
-) -> tuple[list[tuple[int, ...]], Layout]:
+) -> tuple[list[tuple[int, int, int, int, int]], Layout]:
     """The same without the tensor."""
     (batch, channel, *space), channels = strides, shape[1] // (groups * maps)  # channels of a group
     if rows_are_channels:  # see takes_bias

@@ -78,8 +78,8 @@ def _check_range(t: Tensor, low: float, high: float) -> None:
         return
     _looks.read()
     if not t.is_inference():
-        version, least, most = getattr(t, "_ppln_range", (None, 0, 0))
-        if version == t._version and low <= least and most <= high:
+        version, lowest, highest = getattr(t, "_ppln_range", (None, 0, 0))
+        if version == t._version and low <= lowest and highest <= high:
             return
     _looks.queue(t, low, high)
     known(t, low, high)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ppln.tasks import Batch, Source, Task
@@ -106,7 +107,7 @@ class Feed(Dataset[Batch]):
         size = self.order.size
         for k, (positions, _) in enumerate(taken):
             part = type(samples)(*(x[k * size : (k + 1) * size] for x in samples))
-            yield self.task.batch(part, torch.tensor(positions), self.order.seed)
+            yield self.task.batch(part, _sent(positions, self.device), self.order.seed)
 
     def __iter__(self) -> Generator[Batch, None, None]:
         batches = iter(self._made_ahead() if self.device.type == "cuda" else self._loaded())
@@ -187,6 +188,12 @@ class Feed(Dataset[Batch]):
             thread.join()
 
 
+def _sent(numbers: list[int], device: torch.device) -> Tensor:
+    """On the device, for which nobody waits."""
+    values = torch.tensor(numbers)
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
+
+
 def _as_it_is(batch: Batch) -> Batch:
     return batch
 
@@ -230,7 +237,7 @@ class Kept:
         missing = [index for index in dict.fromkeys(indices) if not self._have[index]]
         if missing:
             self._add(missing)
-        where = torch.tensor(indices).to(self._device)
+        where = _sent(indices, self._device)
         return type(self._kept)(*(kept[where] for kept in self._kept))
 
     def _add(self, missing: list[int]) -> None:
@@ -238,7 +245,7 @@ class Kept:
         made = self._make(missing)
         if self._kept is None:
             self._kept = type(made)(*(x.new_empty(len(self._have), *x.shape[1:]) for x in made))
-        where = torch.tensor(missing).to(self._device)
+        where = _sent(missing, self._device)
         for kept, new in zip(self._kept, made, strict=True):
             kept[where] = new
         self._have[missing] = True

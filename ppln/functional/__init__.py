@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ppln.functional import cpu, operator, reference
+from ppln.functional.times import as_times, transformed
 
 HAS_TRITON = find_spec("triton") is not None
 BACKENDS = ("auto", "reference", "triton", "cpu")
@@ -112,53 +113,6 @@ def evaluate_packed(
     return operator.packed(coefficients, times, mean, bias, segments, maps, groups, temperature, backend)
 
 
-def as_times(
-    t: float | Tensor, batch: int, like: Tensor, low: float = 0, high: float = 1
-) -> tuple[Tensor, bool]:
-    """t as a tensor [B, T] with values in [low, high], and whether it had a T dimension."""
-    if not isinstance(t, Tensor):
-        if isinstance(t, bool) or not isinstance(t, int | float | numbers.Real):
-            raise ValueError(f"t must be a number or a tensor, got {type(t).__name__}")
-        if not low <= t <= high:
-            raise ValueError(f"t must be in [{low}, {high}], got {t}")
-        return torch.full((batch, 1), float(t), dtype=_compute_type(like), device=like.device), False
-    if t.dtype == torch.bool or t.is_complex():
-        raise ValueError(f"t must be of a real number type, got {t.dtype}")
-    if t.device != like.device:
-        raise ValueError(f"t is on {t.device} but the coefficients are on {like.device}; move it there")
-    if t.dim() > 2 or (t.dim() > 0 and t.shape[0] != batch):
-        raise ValueError(f"t must be a number, [{batch}] or [{batch}, T] for this batch, got {_shape(t)}")
-    if t.dim() == 2 and t.shape[1] == 0:
-        raise ValueError(f"t has no time stamps (shape {list(t.shape)}); give at least one")
-    _check_range(t, low, high)
-    times = t.to(_compute_type(like))
-    if t.dim() == 0:
-        return times.expand(batch, 1), False
-    return (times, True) if t.dim() == 2 else (times[:, None], False)
-
-
-def _check_range(t: Tensor, low: float, high: float) -> None:
-    """Raise unless every t is in [low, high].
-
-    Reading values from a GPU waits for it, so a tensor there that has passed is remembered: a network
-    of many layers looks once. Where values cannot be read (tracing, graph capture, vmap), nothing is checked.
-    """
-    if torch.compiler.is_compiling() or t.is_meta or hasattr(t, "fake_mode") or t.numel() == 0:
-        return
-    if _transformed():
-        return
-    if t.is_cuda and torch.cuda.is_current_stream_capturing():
-        return
-    passed = (t._version, low, high) if t.is_cuda and not t.is_inference() else None
-    if passed is not None and getattr(t, "_ppln_checked", None) == passed:
-        return
-    least, most = (bound.item() for bound in torch.aminmax(t.detach()))
-    if not (least >= low and most <= high):  # also false for NaN
-        raise ValueError(f"t must be in [{low}, {high}], got values from {least} to {most}")
-    if passed is not None:
-        t._ppln_checked = passed  # type: ignore[attr-defined]
-
-
 def check_mean(mean: Tensor | None, shape: tuple[int, ...], like: Tensor) -> None:
     if mean is None:
         return
@@ -205,13 +159,8 @@ def choose_backend(name: str, like: Tensor) -> str:
     return name
 
 
-def _transformed() -> bool:
-    """Whether a transform of torch.func (grad, vmap, jvp) runs, which does not go through fused kernels."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
-
-
 def _automatic(device: str, dtype: torch.dtype) -> str:
-    if _transformed():
+    if transformed():
         return "reference"
     if device == "cuda" and dtype == torch.float64:
         return "reference"  # Triton takes the temperature in float32
@@ -228,10 +177,6 @@ def _automatic(device: str, dtype: torch.dtype) -> str:
 def _warn_once(device: str) -> None:
     why = cpu.WHY_MISSING if device == "cpu" else "pip install triton"
     warnings.warn(f"ppln has no fused kernel on {device} and uses the slower reference: {why}", stacklevel=2)
-
-
-def _compute_type(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _check_like(name: str, x: Tensor, slope: Tensor) -> None:

@@ -11,86 +11,16 @@ Dimensions: B batch, N segments, T time stamps, G groups, C channels, K = 3N (+ 
 * dimensions as the caller sees them, R rows of L evenly spaced elements (R * L is all of *).
 """
 
-from collections.abc import Sequence
-from math import prod
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ppln.functional import cpu
 from ppln.functional.memory import new_empty
-
-
-class Size(NamedTuple):
-    batches: int
-    segments: int
-    times: int
-    rows: int
-    length: int
-
-
-class Walk(NamedTuple):
-    """How a kernel walks (a part of) a tensor [B, N, R, L]: where it starts, and strides, in elements."""
-
-    tensor: Tensor
-    start: int
-    batch: int
-    segment: int
-    row: int
-    element: int
-
-
-class Layout(NamedTuple):
-    """The order in which the dimensions * lie in memory, outermost first, as R rows of length L."""
-
-    order: Sequence[int]
-    rows: int
-    length: int
-
-    def empty(self, like: Tensor, lead: Sequence[int], rest: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A new tensor [*lead, *rest], dense in this order."""
-        strides, dense = [0] * len(rest), 1
-        for d in reversed(self.order):
-            strides[d], dense = dense, dense * rest[d]
-        for size in reversed(lead):
-            strides.insert(0, dense)
-            dense = dense * size
-        return new_empty(like, (*lead, *rest), strides, dtype)
-
-    def dense(self, x: Tensor, lead: int) -> Tensor:
-        """x [*lead, *] as a contiguous tensor in this order: in its own memory where it lies so already."""
-        if list(self.order) != list(range(len(self.order))):
-            x = x.permute(*range(lead), *(d + lead for d in self.order))
-        return x.contiguous()
-
-    def walk_mean(self, x: Tensor | None) -> Walk | None:
-        """A mean [B, *], or the dense tensor for its gradient."""
-        if x is None:
-            return None
-        return Walk(self.dense(x, 1), 0, self.rows * self.length, 0, self.length, 1)
-
-
-def _outermost_first(strides: Sequence[int]) -> list[int]:
-    return sorted(range(len(strides)), key=lambda d: -strides[d])
-
-
-def _rows(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, int, int, int] | None:
-    """Dimensions as R rows of L elements: R, L and their strides; None where they do not lie so."""
-    if 0 in sizes:
-        return 0, 0, 0, 0
-    runs: list[list[int]] = []  # size and stride of evenly spaced elements, innermost first
-    for d in reversed(_outermost_first(strides)):
-        if sizes[d] == 1:
-            continue
-        if runs and strides[d] == runs[-1][0] * runs[-1][1]:
-            runs[-1][0] *= sizes[d]
-        else:
-            runs.append([sizes[d], strides[d]])
-    if len(runs) > 2:
-        return None
-    (length, element), (rows, row) = [*runs, [1, 1], [1, 1]][:2]
-    return rows, length, row, element
+from ppln.functional.walks import Layout, Size, Walk, outermost_first, usual, walk_packed, walk_separate
 
 
 def unpack(
@@ -107,48 +37,11 @@ def takes_bias(x: Tensor, groups: int, mean: Tensor | None, backend: str) -> boo
     return backend == "triton" and groups == 1 and mean is None and x.is_contiguous() and x.dim() > 2
 
 
-def _walk_packed(
-    x: Tensor, segments: int, maps: int, groups: int, rows_are_channels: bool
-) -> tuple[list[Walk], Layout]:
-    """What `unpack` views (slope, intercept, width, the mean if there is one), and the output's layout."""
-    (batch, channel, *space), channels = x.stride(), x.shape[1] // (groups * maps)  # channels of a group
-    if rows_are_channels:  # see takes_bias
-        lie: tuple[int, int, int, int] | None = channels, prod(x.shape[2:]), channel, 1
-    else:
-        sizes = groups, channels, *x.shape[2:]
-        lie = _rows(sizes, (maps * channels * channel, channel, *space))
-    assert lie is not None, "contiguous, channels first or last"
-    rows, length, row, element = lie
-    segment = channels * channel
-    walks = [Walk(x, k * segments * segment, batch, segment, row, element) for k in range(4)]
-    return walks, Layout(_outermost_first((channel, *space)), rows, length)
-
-
-def _usual(x: Tensor) -> Tensor:
-    """x itself if it is contiguous, channels first or last: then it and its gradient lie in rows."""
-    return x if x.is_contiguous() or x.movedim(1, -1).is_contiguous() else x.contiguous()
-
-
-def _walk_separate(*coefficients: Tensor) -> tuple[list[Walk], Layout]:
-    """The three as they are if they lie alike and in rows; else copies that do."""
-    shape, strides = coefficients[0].shape, coefficients[0].stride()
-    if all(x.is_contiguous() for x in coefficients):
-        length = prod(shape[2:])
-        walks = [Walk(x, 0, shape[1] * length, length, length, 1) for x in coefficients]
-        return walks, Layout(range(len(shape) - 2), 1, length)
-    alike = all(x.stride() == strides for x in coefficients)
-    lie = _rows(shape[2:], strides[2:]) if alike else None
-    if lie is None:
-        return _walk_separate(*(x.contiguous() for x in coefficients))
-    rows, length, row, element = lie
-    walks = [Walk(x, 0, strides[0], strides[1], row, element) for x in coefficients]
-    return walks, Layout(_outermost_first(strides[2:]), rows, length)
-
-
 def _result_type(coefficient: Tensor, mean: Tensor | None) -> torch.dtype:
     return coefficient.dtype if mean is None else torch.promote_types(coefficient.dtype, mean.dtype)
 
 
+@cache
 def _kernels(backend: str):
     if backend == "triton":
         from ppln.functional import triton
@@ -174,7 +67,7 @@ def _node_out(layout, slope, t, mean):
 
 
 def _node(slope, intercept, width, t, mean, temperature, backend):
-    walks, layout = _walk_separate(slope, intercept, width)
+    walks, layout = walk_separate(slope, intercept, width)
     out = _node_out(layout, slope, t, mean)
     if out.numel():
         size = Size(slope.shape[0], slope.shape[1], t.shape[1], layout.rows, layout.length)
@@ -184,19 +77,19 @@ def _node(slope, intercept, width, t, mean, temperature, backend):
 
 
 def _node_fake(slope, intercept, width, t, mean, temperature, backend):
-    return _node_out(_walk_separate(slope, intercept, width)[1], slope, t, mean)
+    return _node_out(walk_separate(slope, intercept, width)[1], slope, t, mean)
 
 
 def _node_gradients(layout, grad, slope, t, needs_mean, needs_t):
     lead, rest = slope.shape[:2], slope.shape[2:]
     first = layout.empty(slope, lead, rest, slope.dtype)
     grads = [first, *(new_empty(slope, first.shape, first.stride(), slope.dtype) for _ in range(2))]
-    grad_mean = layout.empty(grad, lead[:1], rest, grad.dtype) if needs_mean else grad.new_empty(0)
-    return *grads, grad_mean, t.new_zeros(t.shape if needs_t else 0)
+    grad_mean = layout.empty(grad, lead[:1], rest, grad.dtype) if needs_mean else None
+    return *grads, grad_mean, t.new_empty(t.shape) if needs_t else None
 
 
 def _node_backward(grad, slope, intercept, width, t, temperature, normalize, needs_mean, needs_t, backend):
-    walks, layout = _walk_separate(slope, intercept, width)
+    walks, layout = walk_separate(slope, intercept, width)
     *grads, grad_mean, grad_t = results = _node_gradients(layout, grad, slope, t, needs_mean, needs_t)
     if grad.numel():
         size = Size(slope.shape[0], slope.shape[1], t.shape[1], layout.rows, layout.length)
@@ -210,16 +103,18 @@ def _node_backward(grad, slope, intercept, width, t, temperature, normalize, nee
             temperature,
             normalize,
             gradients,
-            layout.walk_mean(grad_mean) if needs_mean else None,
-            grad_t if needs_t else None,
+            layout.walk_mean(grad_mean),
+            grad_t,
         )
+    elif needs_t:
+        grad_t.zero_()
     return results
 
 
 def _node_backward_fake(
     grad, slope, intercept, width, t, temperature, normalize, needs_mean, needs_t, backend
 ):
-    layout = _walk_separate(slope, intercept, width)[1]
+    layout = walk_separate(slope, intercept, width)[1]
     return _node_gradients(layout, grad, slope, t, needs_mean, needs_t)
 
 
@@ -251,8 +146,8 @@ def _packed_out(layout, coefficients, t, mean, maps):
 
 
 def _packed(coefficients, t, mean, bias, segments, maps, groups, temperature, backend):
-    coefficients = _usual(coefficients)
-    walks, layout = _walk_packed(coefficients, segments, maps, groups, bias is not None)
+    coefficients = usual(coefficients)
+    walks, layout = walk_packed(coefficients, segments, maps, groups, bias is not None)
     out = _packed_out(layout, coefficients, t, mean, maps)
     if out.numel():
         size = Size(coefficients.shape[0], segments, t.shape[1], layout.rows, layout.length)
@@ -264,27 +159,27 @@ def _packed(coefficients, t, mean, bias, segments, maps, groups, temperature, ba
 
 
 def _packed_fake(coefficients, t, mean, bias, segments, maps, groups, temperature, backend):
-    coefficients = _usual(coefficients)
-    layout = _walk_packed(coefficients, segments, maps, groups, bias is not None)[1]
+    coefficients = usual(coefficients)
+    layout = walk_packed(coefficients, segments, maps, groups, bias is not None)[1]
     return _packed_out(layout, coefficients, t, mean, maps)
 
 
 def _packed_gradients(layout, grad, coefficients, t, bias, needs_mean, needs_t):
     lead, rest = grad.shape[:1], grad.shape[2:]
-    whole = Layout(_outermost_first(coefficients.stride()[1:]), 0, 0)
+    whole = Layout(outermost_first(coefficients.stride()[1:]), 0, 0)
     return (
         whole.empty(coefficients, lead, coefficients.shape[1:], coefficients.dtype),
-        layout.empty(grad, lead, rest, grad.dtype) if needs_mean else grad.new_empty(0),
-        t.new_zeros(t.shape if needs_t else 0),
-        grad.new_empty(0) if bias is None else torch.empty_like(bias),
+        layout.empty(grad, lead, rest, grad.dtype) if needs_mean else None,
+        t.new_empty(t.shape) if needs_t else None,
+        None if bias is None else torch.empty_like(bias),
     )
 
 
 def _packed_backward(
     grad, coefficients, t, bias, segments, maps, groups, temperature, observed, needs_mean, needs_t, backend
 ):
-    coefficients = _usual(coefficients)
-    walks, layout = _walk_packed(coefficients, segments, maps, groups, bias is not None)
+    coefficients = usual(coefficients)
+    walks, layout = walk_packed(coefficients, segments, maps, groups, bias is not None)
     results = _packed_gradients(layout, grad, coefficients, t, bias, needs_mean, needs_t)
     grad_coefficients, grad_mean, grad_t, grad_bias = results
     regressed = maps > 3 * segments
@@ -304,19 +199,21 @@ def _packed_backward(
             regressed or observed,
             gradients[:3],
             layout.walk_mean(grad_mean) if needs_mean else own_mean,
-            grad_t if needs_t else None,
+            grad_t,
             *more,
         )
-    elif bias is not None:
-        grad_bias.zero_()
+    else:
+        for x in (grad_t, grad_bias):
+            if x is not None:
+                x.zero_()
     return results
 
 
 def _packed_backward_fake(
     grad, coefficients, t, bias, segments, maps, groups, temperature, observed, needs_mean, needs_t, backend
 ):
-    coefficients = _usual(coefficients)
-    layout = _walk_packed(coefficients, segments, maps, groups, bias is not None)[1]
+    coefficients = usual(coefficients)
+    layout = walk_packed(coefficients, segments, maps, groups, bias is not None)[1]
     return _packed_gradients(layout, grad, coefficients, t, bias, needs_mean, needs_t)
 
 
@@ -341,6 +238,15 @@ def _packed_autograd(ctx, grad):
         grad_bias if ctx.needs_input_grad[3] else None,
         *[None] * 5,
     )
+
+
+def _filled(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    """An operator gives tensors: empty ones in place of gradients that nobody asked for."""
+
+    def run(grad, *inputs):
+        return tuple(grad.new_empty(0) if x is None else x for x in backward(grad, *inputs))
+
+    return run
 
 
 def _no_second_derivative(ctx, *grads):
@@ -395,8 +301,8 @@ for _schema, _run, _fake, _autograd, _context in (
     (
         f"node_backward(Tensor grad, {_NODE}, float? temperature, bool normalize, {_NEEDS})"
         " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-        _node_backward,
-        _node_backward_fake,
+        _filled(_node_backward),
+        _filled(_node_backward_fake),
         _no_second_derivative,
         None,
     ),
@@ -410,8 +316,8 @@ for _schema, _run, _fake, _autograd, _context in (
     (
         f"packed_backward(Tensor grad, {_GIVEN}, Tensor? bias, {_PACKED}, bool observed, {_NEEDS})"
         " -> (Tensor, Tensor, Tensor, Tensor)",
-        _packed_backward,
-        _packed_backward_fake,
+        _filled(_packed_backward),
+        _filled(_packed_backward_fake),
         _no_second_derivative,
         None,
     ),

@@ -12,6 +12,8 @@ The arguments are those operator.py makes: a Size; Walks over the coefficients [
 Names follow docs/maths.md: m slopes, b intercepts, s widths, knot[k] the end of segment k.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -184,16 +186,16 @@ def _place(R, L, BIAS: tl.constexpr, LENGTH: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def _forward(
     slope,
-    slope_start,
     intercept,
-    intercept_start,
     width,
-    width_start,
     bias,
     t,
     mean,
-    mean_start,
     out,
+    slope_start,
+    intercept_start,
+    width_start,
+    mean_start,
     T,
     R,
     L,
@@ -250,24 +252,24 @@ def _forward(
 @triton.jit
 def _backward(
     slope,
-    slope_start,
     intercept,
-    intercept_start,
     width,
-    width_start,
     bias,
     t,
     grad,
     d_slope,
-    d_slope_start,
     d_intercept,
-    d_intercept_start,
     d_width,
-    d_width_start,
     d_mean,
-    d_mean_start,
     d_t,  # [B, T, blocks]: one sum for each program
     d_bias,  # [maps, R, B, blocks of a row], likewise
+    slope_start,
+    intercept_start,
+    width_start,
+    d_slope_start,
+    d_intercept_start,
+    d_width_start,
+    d_mean_start,
     T,
     R,
     L,
@@ -401,28 +403,28 @@ def forward(
 ) -> None:
     _check(coefficients[0], size)
     block = _block(size.segments)
-    with torch.cuda.device_of(out):
-        _forward[(size.batches * _programs(size, block, bias),)](
-            *_start(*coefficients),
-            bias,
-            t,
-            *_start(mean),
-            out,
-            size.times,
-            size.rows,
-            size.length,
+    walks = *coefficients, mean
+    _launch(
+        _forward,
+        size.batches * _programs(size, block, bias),
+        (*(walk.tensor for walk in coefficients), bias, t, mean and mean.tensor, out),
+        (
+            *(walk.start if walk else 0 for walk in walks),
+            *size[2:],
             *coefficients[0][2:],
             *_mean_strides(mean),
-            temperature or 0.0,
-            N=size.segments,
-            SMOOTH=temperature is not None,
-            NORMALIZE=mean is not None,
-            BIAS=bias is not None,
-            REAL=_real(t),
-            LENGTH=size.length if size.length <= 1024 else 0,
-            BLOCK=block,
-            num_warps=_WARPS,
-        )
+            float(temperature or 0),
+        ),
+        (
+            size.segments,
+            temperature is not None,
+            mean is not None,
+            bias is not None,
+            _real(t),
+            size.length if size.length <= 1024 else 0,
+            block,
+        ),
+    )
 
 
 def backward(
@@ -446,43 +448,72 @@ def backward(
     if bias is not None:
         maps = 3 * size.segments + normalize
         sums_bias = t.new_empty(maps, size.rows, size.batches * programs // size.rows)
-    with torch.cuda.device_of(grad):
-        _backward[(size.batches * programs,)](
-            *_start(*coefficients),
+    walks = *coefficients, *gradients
+    _launch(
+        _backward,
+        size.batches * programs,
+        (
+            *(walk.tensor for walk in coefficients),
             bias,
             t,
             grad,
-            *_start(*gradients),
-            *_start(grad_mean),
+            *(walk.tensor for walk in gradients),
+            grad_mean and grad_mean.tensor,
             sums_t,
             sums_bias,
-            size.times,
-            size.rows,
-            size.length,
+        ),
+        (
+            *(walk.start if walk else 0 for walk in (*walks, grad_mean)),
+            *size[2:],
             *coefficients[0][2:],
             *gradients[0][2:],
             *_mean_strides(grad_mean),
-            temperature or 0.0,
-            N=size.segments,
-            SMOOTH=temperature is not None,
-            NORMALIZE=normalize,
-            NEEDS_MEAN=grad_mean is not None,
-            NEEDS_T=grad_t is not None,
-            BIAS=bias is not None,
-            REAL=_real(t),
-            LENGTH=size.length if size.length <= 1024 else 0,
-            BLOCK=block,
-            num_warps=_WARPS,
-        )
+            float(temperature or 0),
+        ),
+        (
+            size.segments,
+            temperature is not None,
+            normalize,
+            grad_mean is not None,
+            grad_t is not None,
+            bias is not None,
+            _real(t),
+            size.length if size.length <= 1024 else 0,
+            block,
+        ),
+    )
     if grad_t is not None:
         torch.sum(sums_t, -1, out=grad_t)
     if grad_bias is not None:
-        grad_bias.copy_(sums_bias.sum(-1).flatten())
+        if grad_bias.dtype == sums_bias.dtype:
+            torch.sum(sums_bias, -1, out=grad_bias.view(sums_bias.shape[:2]))
+        else:
+            grad_bias.copy_(sums_bias.sum(-1).flatten())
 
 
-def _start(*walks) -> list:
-    """Tensor and offset of each walk: the first two of its fields."""
-    return [x for walk in walks for x in ((None, 0) if walk is None else walk[:2])]
+_compiled: dict[tuple, Any] = {}  # kernels, by all that Triton would look at to choose one
+
+
+def _launch(kernel, programs: int, tensors: tuple, numbers: tuple, constants: tuple) -> None:
+    """kernel[(programs,)](*tensors, *numbers, *constants), where None stands for a tensor that is not there.
+
+    Triton looks at each argument to choose a compiled kernel, which takes longer than a small one runs. Where
+    it has seen the like of all of them, its choice is known, and is launched right away.
+    """
+    places = [None if x is None else x.data_ptr() for x in tensors]
+    with torch.cuda.device_of(tensors[0]):
+        if INTERPRETED or any(place is not None and place % 16 for place in places):
+            kernel[(programs,)](*tensors, *numbers, *constants, num_warps=_WARPS)
+            return
+        types = [None if x is None else x.dtype for x in tensors]
+        key = kernel.__name__, tensors[0].device, *types, numbers, constants
+        known = _compiled.get(key)
+        if known is not None:
+            known[(programs, 1, 1)](*places, *numbers, *constants)
+            return
+        if len(_compiled) >= 4096:  # sizes of all kinds: begin anew
+            _compiled.clear()
+        _compiled[key] = kernel[(programs,)](*tensors, *numbers, *constants, num_warps=_WARPS)
 
 
 def _mean_strides(walk) -> tuple[int, int, int]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ppln.models.deblurrer import EVENT_CHANNELS, Deblurrer
-from ppln.models.layout import crop, pad, repeat, silence, unit_times
+from ppln.models.layout import crop, pad, repeat, silence
 from ppln.models.unet import STRIDE, UNet
 from ppln.nn import Potential
 from ppln.nn.layers import check_node
@@ -101,7 +101,6 @@ class DeblurSR(UNet, Deblurrer):
 
     def decode(self, code: tuple[Tensor, Tensor], t: Tensor | float) -> Tensor:
         coefficients, neighbours = code
-        times = unit_times(t, neighbours)
         n = self.segments
         width, *lines = coefficients.split([n, n * KERNEL, n * KERNEL], 1)
         slope, intercept = (line.unflatten(1, (n, KERNEL)) for line in lines)  # [B, N, 9, H, W]
@@ -112,5 +111,5 @@ class DeblurSR(UNet, Deblurrer):
             width[:, :, None].expand_as(slope),
             identity[:, None, None].expand_as(neighbours),
             self.temperature,
-        )(times)  # [B, (T,) 9, H, W]
-        return (kernel * repeat(neighbours, times)).sum(-3, keepdim=True)
+        )(t)  # [B, (T,) 9, H, W]
+        return (kernel * repeat(neighbours, t)).sum(-3, keepdim=True)

@@ -12,8 +12,9 @@ import torch
 from numpy.polynomial import legendre
 from torch import Tensor, nn
 
+from ppln.functional.times import as_times
 from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, grid
-from ppln.models.layout import crop, interpolate, pad, silence, unit_times
+from ppln.models.layout import crop, interpolate, pad, silence
 from ppln.models.unet import STRIDE, UNet
 
 POINTS = 10  # at which the derivative is predicted: also the degree of the brightness
@@ -143,7 +144,7 @@ class DeblurECIR(UNet, Deblurrer):
 
     def decode(self, code: tuple[Tensor, ...], t: Tensor | float) -> Tensor:
         coefficients, *residuals = code
-        times = unit_times(t, coefficients)
-        y = evaluate(coefficients, times if times.dim() == 2 else times[:, None])
-        y = y if times.dim() == 2 else y.squeeze(1)
-        return y + interpolate(residuals[0], times) if residuals else y
+        times, many = as_times(t, coefficients.shape[0], coefficients)
+        y = evaluate(coefficients, times)
+        y = y if many else y.squeeze(1)
+        return y + interpolate(residuals[0], t) if residuals else y

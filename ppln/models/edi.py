@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, signed_count
-from ppln.models.layout import interpolate, repeat, unit_times
+from ppln.models.layout import interpolate, repeat
 
 # Of the energy that `search` minimises, as it works best on synthetic scenes of the training split.
 AGREEMENT = 2.5  # the weight of the correlation
@@ -76,8 +76,8 @@ class DeblurEDI(Deblurrer):
 
     def decode(self, code: tuple[Tensor, Tensor], t: Tensor | float) -> Tensor:
         blurry, log_ratio = code
-        times = unit_times(t, blurry)
-        return repeat(blurry, times) * interpolate(log_ratio, times).exp()
+        ratio = interpolate(log_ratio, t).exp()
+        return repeat(blurry, t) * ratio
 
     def search(self, x: Tensor) -> Tensor:
         """The contrast of each sample, where Pan's energy is least -> [B]

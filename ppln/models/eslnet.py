@@ -28,8 +28,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ppln.functional.times import as_times
 from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, signed_count
-from ppln.models.layout import crop, fold, interpolate, pad, unit_times
+from ppln.models.layout import crop, fold, interpolate, pad
 
 MOST_ITERATIONS = 10_000
 THRESHOLD = 0.01  # before training; features are of the order of 1
@@ -121,14 +122,13 @@ class DeblurESLNet(Deblurrer):
 
     def decode(self, code: tuple[Tensor, Tensor, Tensor], t: Tensor | float) -> Tensor:
         blurry, frame, counts = code
-        times = unit_times(t, counts)
-        many = times if times.dim() == 2 else times[:, None]
-        events = self.events(counts, many)  # [B, T, C, h, w]
-        frames = frame[:, None].expand(-1, many.shape[1], -1, -1, -1)
+        times, many = as_times(t, counts.shape[0], counts)
+        events = self.events(counts, times)  # [B, T, C, h, w]
+        frames = frame[:, None].expand(-1, times.shape[1], -1, -1, -1)
         sparse = self.solve(frames.flatten(0, 1), events.flatten(0, 1))
         change = crop(F.pixel_shuffle(self.output(sparse), self.stride), blurry)
-        y = blurry[:, None] + change.unflatten(0, many.shape)
-        return y if times.dim() == 2 else y.squeeze(1)
+        y = blurry[:, None] + change.unflatten(0, times.shape)
+        return y if many else y.squeeze(1)
 
     def to_depth(self, images: Tensor) -> Tensor:
         return F.pixel_unshuffle(pad(images, self.stride), self.stride)

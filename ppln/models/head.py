@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ppln.functional.times import as_times, known
 from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, signed_count
-from ppln.models.layout import crop, fold, pad, unit_times
+from ppln.models.layout import crop, fold, pad
 from ppln.models.unet import STRIDE, UNet
 from ppln.nn import PPConv2d
 
@@ -87,8 +88,7 @@ class DeblurPPLNHead(UNet, Deblurrer):
 
     def decode(self, code: tuple[Tensor, Tensor, Tensor], t: Tensor | float) -> Tensor:
         features, counts, blurry = code
-        times = unit_times(t, blurry)
-        every = times if times.dim() == 2 else times[:, None]  # [B, T]
+        every, many = as_times(t, blurry.shape[0], blurry)  # [B, T]
         y = self._layer(0, features, every)
         if self.around is not None:
             y = y + fold(self.around, events_around(counts, every))
@@ -96,7 +96,7 @@ class DeblurPPLNHead(UNet, Deblurrer):
         for i in range(1, last):
             y = self._layer(i, F.relu(y), every)
         y = self._layer(last, F.relu(y), every, blurry if self.mean == "observed" else None)
-        return y if times.dim() == 2 else y[:, 0]
+        return y if many else y[:, 0]
 
     def _layer(self, i: int, y: Tensor, t: Tensor, mean: Tensor | None = None) -> Tensor:
         """Layer i of y [B, C, H, W] or [B, T, C, H, W] -> [B, T, C, H, W]; mean [B, 1, H, W]: observed"""
@@ -104,7 +104,7 @@ class DeblurPPLNHead(UNet, Deblurrer):
         if self.training and self.jitter:
             # Less near the ends, where it could go one way only: there t would be told too late or too early.
             most = torch.minimum(t, 1 - t).clamp(max=self.jitter / BINS)
-            t = (t + (2 * torch.rand_like(t) - 1) * most).clamp(0, 1)
+            t = known((t + (2 * torch.rand_like(t) - 1) * most).clamp(0, 1))
         if isinstance(layer, PPConv2d):
             return layer(y, t, mean)
         y = fold(layer, y)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ppln.functional.times import as_times
+
 
 def fold(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """A layer for images [B, C, H, W], applied to those or to [B, T, C, H, W]."""
@@ -22,30 +24,15 @@ def repeat(y: Tensor, t: Tensor | float) -> Tensor:
     return y[:, None].expand(-1, t.shape[1], *y.shape[1:])
 
 
-def unit_times(t: Tensor | float, x: Tensor, low: float = 0) -> Tensor:
-    """t as a checked tensor [B] or [B, T] with values in [low, 1]."""
-    times = torch.as_tensor(t, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
-    if times.dim() == 0:
-        times = times.expand(x.shape[0])
-    if times.dim() > 2 or times.shape[0] != x.shape[0]:
-        raise ValueError(f"t must be a number, [{x.shape[0]}] or [{x.shape[0]}, T], got {list(times.shape)}")
-    # Where values cannot be read (tracing, graph capture), nothing is checked.
-    hidden = torch.compiler.is_compiling() or times.is_meta
-    hidden = hidden or (times.is_cuda and torch.cuda.is_current_stream_capturing())
-    if not (hidden or bool(((times >= low) & (times <= 1)).all())):
-        raise ValueError(f"t must be in [{low}, 1], got values from {times.min()} to {times.max()}")
-    return times
-
-
 def interpolate(frames: Tensor, t: Tensor | float) -> Tensor:
     """Frames [B, K, ...] at linspace(0, 1, K), linearly at t -> [B, ...], or [B, T, ...] for t [B, T]."""
-    times = unit_times(t, frames)
-    position = (times if times.dim() == 2 else times[:, None]) * (frames.shape[1] - 1)  # [B, T]
+    times, many = as_times(t, frames.shape[0], frames)
+    position = times * (frames.shape[1] - 1)  # [B, T]
     before = position.long().clamp(max=frames.shape[1] - 2)
     sample = torch.arange(frames.shape[0], device=frames.device)[:, None]
     weight = (position - before).to(frames.dtype).reshape(*position.shape, *[1] * (frames.dim() - 2))
     y = torch.lerp(frames[sample, before], frames[sample, before + 1], weight)
-    return y if times.dim() == 2 else y.squeeze(1)
+    return y if many else y.squeeze(1)
 
 
 def pad(x: Tensor, multiple: int) -> Tensor:

@@ -14,7 +14,8 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ppln.models.layout import crop, fold, interpolate, pad, repeat, unit_times
+from ppln.functional.times import as_times
+from ppln.models.layout import crop, fold, interpolate, pad, repeat
 from ppln.nn import PPConv2d
 
 FRAMES = 10
@@ -74,7 +75,8 @@ class PoseCalabrese(nn.Module):
         self.features = nn.Sequential(*_encoder(1, [32, 64, 64, 64, 64]), *_decoder(JOINTS))
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        return repeat(crop(self.features(pad(x, _STRIDE)), x), unit_times(t, x, self.first_time))
+        as_times(t, x.shape[0], x, low=self.first_time)
+        return repeat(crop(self.features(pad(x, _STRIDE)), x), t)
 
 
 class PoseCalabreseMod(nn.Module):

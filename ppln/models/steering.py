@@ -13,7 +13,8 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ppln.models.layout import interpolate, repeat, unit_times
+from ppln.functional.times import as_times
+from ppln.models.layout import interpolate, repeat
 from ppln.nn import PPLinear
 
 FRAMES = 10
@@ -71,7 +72,8 @@ class SteeringHu(nn.Module):
         self.linear = nn.Linear(64, 1)
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        return repeat(self.linear(self.trunk(x)).squeeze(-1), unit_times(t, x, self.first_time))
+        as_times(t, x.shape[0], x, low=self.first_time)
+        return repeat(self.linear(self.trunk(x)).squeeze(-1), t)
 
 
 class SteeringHuMod(nn.Module):

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ppln.functional.times import as_times
 from ppln.models.deblurrer import EVENT_CHANNELS, Deblurrer
-from ppln.models.layout import crop, fold, interpolate, pad, repeat, silence, unit_times
+from ppln.models.layout import crop, fold, interpolate, pad, repeat, silence
 from ppln.nn import PPConv2d, PPConvTranspose2d
 from ppln.nn.released import ReleasedConv2d, ReleasedConvTranspose2d
 
@@ -137,7 +138,8 @@ class DeblurPPLN(UNet, Deblurrer):
 
     def decode(self, code: Tensor, t: Tensor | float) -> Tensor:
         if self.semantics == "released":
-            t = 2 * unit_times(t, code) - 1
+            times, many = as_times(t, code.shape[0], code)
+            t = 2 * (times if many else times[:, 0]) - 1
         padded = pad(code, STRIDE)
         mean = padded[:, -1:] if self.mean == "observed" else None
         return crop(self.head(self.features(padded, t), t, mean), code)
@@ -155,7 +157,8 @@ class DeblurUNet(UNet, Deblurrer):
         return crop(self.head(self.features(pad(x, STRIDE))), x)
 
     def decode(self, code: Tensor, t: Tensor | float) -> Tensor:
-        return repeat(code, unit_times(t, code, self.first_time))
+        as_times(t, code.shape[0], code, low=self.first_time)
+        return repeat(code, t)
 
 
 class DeblurUNetT(UNet, Deblurrer):
@@ -172,9 +175,10 @@ class DeblurUNetT(UNet, Deblurrer):
             silence(self.head)
 
     def decode(self, code: Tensor, t: Tensor | float) -> Tensor:
-        times = unit_times(t, code)
-        images = repeat(pad(code, STRIDE), times)  # [B, (T,) 27, H, W]
-        clock = times.to(code.dtype)[..., None, None, None].expand(*images.shape[:-3], 1, *images.shape[-2:])
+        times, many = as_times(t, code.shape[0], code)
+        images = repeat(pad(code, STRIDE), t)  # [B, (T,) 27, H, W]
+        clock = (times if many else times[:, 0]).to(code.dtype)[..., None, None, None]
+        clock = clock.expand(*images.shape[:-3], 1, *images.shape[-2:])
         y = fold(lambda x: self.head(self.features(x)), torch.cat([images, clock], -3))
         return crop(y + images[..., -1:, :, :] if self.residual else y, code)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ppln import functional
+from ppln.functional.times import as_times, known
 from ppln.nn.layers import PPConv1d, PPConv2d, PPConv3d, PPConvTranspose2d, PPLinear, _PPLayer, at_time
 
 _PP_TYPES: dict[type[nn.Module], type[_PPLayer]] = {
@@ -154,13 +154,13 @@ class _Converted(nn.Module):
     _plain: type[nn.Module]
 
     def forward(self, x: Tensor, t: Tensor | float, *args: Any, **kwargs: Any) -> Any:
-        times, many = functional.as_times(t, x.shape[0], x)
+        times, many = as_times(t, x.shape[0], x)
         if many and any(isinstance(leaf, Tensor) for leaf in tree_leaves((args, kwargs))):
             raise ValueError(
                 "t [B, T] goes with one tensor, x, which is repeated for each time stamp; for networks that "
                 "take more, repeat all of them, and give t [B * T]"
             )
-        with at_time(times.reshape(-1) if many else t):
+        with at_time(known(times.reshape(-1)) if many else t):
             if many:
                 x = x.repeat_interleave(times.shape[1], 0)
             y = super().forward(x, *args, **kwargs)

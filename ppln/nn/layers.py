@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ppln import functional
 from ppln.functional import operator
+from ppln.functional.times import as_times
 from ppln.nn.potential import Potential
 
 
@@ -72,7 +73,7 @@ class TimedLayer(nn.Module):
             )
         if x.dim() == self._space + 1:
             return self.forward(x[None], t, mean[None] if isinstance(mean, Tensor) else mean)[0]
-        times, many = functional.as_times(t, x.shape[0], x, *self._range)
+        times, many = as_times(t, x.shape[0], x, *self._range)
         if x.dim() == self._space + 2 or not many:
             y = self._evaluate(x, times, mean)
             return y if many else y.squeeze(1)
@@ -99,7 +100,7 @@ class TimedLayer(nn.Module):
         if mean is not None and repeats > 1:
             # repeat_interleave would do, but its ONNX is wrong where the number is not known.
             mean = mean[:, None].expand(-1, repeats, *mean.shape[1:]).flatten(0, 1)
-        if self._space:
+        if self._space or coefficients.dim() == 2:  # then features are where channels would be
             return coefficients, mean
         return coefficients.movedim(-1, 1), None if mean is None else mean.movedim(-1, 1)
 
@@ -137,7 +138,7 @@ class _PPLayer(TimedLayer):
         y = functional.evaluate_packed(
             coefficients, times, mean, self.segments, self.maps, self._groups, self.temperature, bias
         )
-        return y if self._space else y.movedim(2, -1)
+        return y if self._space or y.dim() == 3 else y.movedim(2, -1)
 
     def potential(self, x: Tensor, mean: Tensor | None = None) -> Potential:
         """The function of time predicted from x [B, ...], for every output; channels come first in it."""

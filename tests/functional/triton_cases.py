@@ -30,7 +30,7 @@ from edge_cases import (
     unused_inputs,
 )
 
-from ppln.functional import piecewise_linear
+from ppln.functional import piecewise_linear, triton
 from ppln.functional.triton import INTERPRETED
 from ppln.nn import PPConv2d
 
@@ -234,3 +234,42 @@ def test_operator_with_a_bias(maps):
         (given[0], given[1], None, given[2], 3, maps, 1, 100.0, "triton"),
         test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
     )
+
+
+class _Kernel:
+    """In place of a kernel of Triton: tells how often it was chosen by Triton, and launched as known."""
+
+    __name__ = "kernel"
+
+    def __init__(self) -> None:
+        self.chosen: list[tuple] = []
+        self.launched: list[tuple] = []
+
+    def __getitem__(self, grid):
+        if len(grid) == 3:  # a compiled kernel takes all three
+            return lambda *given: self.launched.append((grid, given))
+
+        def choose(*given, num_warps):
+            self.chosen.append((grid, given))
+            return self
+
+        return choose
+
+
+def test_a_kernel_is_chosen_once_for_arguments_alike(monkeypatch):
+    monkeypatch.setattr(triton, "INTERPRETED", False)
+    monkeypatch.setattr(triton, "_compiled", {})
+    kernel, x, y = _Kernel(), torch.zeros(64), torch.zeros(64)
+    for tensor in (x, y, x):
+        triton._launch(kernel, 5, (tensor, None), (3, 0.5), (True,))
+    assert kernel.chosen == [((5,), (x, None, 3, 0.5, True))]
+    assert kernel.launched == [((5, 1, 1), (v.data_ptr(), None, 3, 0.5, True)) for v in (y, x)]
+    others = [((x.double(), None), (3, 0.5), (True,)), ((x, y), (3, 0.5), (True,))]
+    others += [((x, None), (4, 0.5), (True,)), ((x, None), (3, 0.5), (False,))]
+    for tensors, numbers, constants in others:
+        triton._launch(kernel, 5, tensors, numbers, constants)
+    assert len(kernel.chosen) == 1 + len(others)
+    for _ in range(2):  # Triton compiles another kernel for memory that is not aligned
+        triton._launch(kernel, 5, (x[1:], None), (3, 0.5), (True,))
+    assert len(kernel.chosen) == 3 + len(others)
+    assert len(kernel.launched) == 2

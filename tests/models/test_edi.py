@@ -261,5 +261,5 @@ def test_wrong_options_are_errors(options: dict, message: str):
 def test_wrong_times_are_errors():
     with pytest.raises(ValueError, match=r"t must be in \[0, 1\]"):
         DeblurEDI()(random_x(), 1.5)
-    with pytest.raises(ValueError, match=r"t must be a number, \[2\] or \[2, T\], got \[3, 2\]"):
+    with pytest.raises(ValueError, match=r"t must be a number, \[2\] or \[2, T\] .*, got \[3, 2\]"):
         DeblurEDI()(random_x(), torch.zeros(3, 2))

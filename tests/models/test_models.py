@@ -406,8 +406,10 @@ def test_the_paper_s_deblurring_network_in_released_semantics():
 def test_networks_that_ignore_t_refuse_impossible_ones(name: str, t: float):
     options = {"width": 4} if name.startswith("deblur") else {}
     model = ppln.create_model(name, **options).double()
-    with pytest.raises(ValueError, match=r"t must be in \[0, 1\], got values from"):
+    with pytest.raises(ValueError, match=rf"^t must be in \[0, 1\], got {t}$"):
         model(inputs(name), t)
+    with pytest.raises(ValueError, match=rf"^t must be in \[0, 1\], got values from {t} to {t}$"):
+        model(inputs(name), torch.full((B,), t))
 
 
 @pytest.mark.parametrize("shape", [(2, 28, 32, 32), (27, 32, 32), (2, 27, 32)])

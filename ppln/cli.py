@@ -302,7 +302,7 @@ def _deblur(arguments: list[str]) -> None:
                 print(f"note: {note} lies between exposures and gets no frames; {fill}", file=sys.stderr)
             gaps = [shot.gap for shot in plan.shots if shot.gap is not None]
             if between == "carry" and (held := sum(gap.events is None for gap in gaps)):
-                note = f"{held} of {len(gaps)} gaps between exposures have no events, or last more than 1 s"
+                note = f"{held} of {len(gaps)} gaps between exposures have hardly an event, or last over 1 s"
                 print(f"note: {note}; the nearest sharp frame is held there", file=sys.stderr)
             work.shots = plan.shots
             shown = {net.card.name: work}

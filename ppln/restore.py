@@ -32,6 +32,7 @@ from ppln.models.unet import STRIDE
 GRID = np.linspace(0, 1, BINS + 1)  # the times that the protocol compares, and that blur is the mean of
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722], np.float32)  # of red, green and blue: Rec. 709
 MOST_FRAMES = 1_000_000  # of one exposure
+FEW = 0.01  # events in a gap, for each in as long an exposure; a recording may have those of exposures only
 MOST_GAIN = np.float32(4)  # of a colour; what is left is added as grey, lest noise in the dark be multiplied
 
 Between = Literal["leave", "hold", "carry"]
@@ -96,7 +97,7 @@ def plan(
     between      with fps, what becomes of steps between exposures. "leave": there are no frames, but at least
                  one in each exposure. "hold": the frame at the nearest end of an exposure is repeated.
                  "carry": frames are made of those at both ends and of the events between them; held where
-                 there are none, or a gap is longer than LONGEST_GAP_US.
+                 there are none or FEW, or a gap is longer than LONGEST_GAP_US.
     """
     check_fps(fps, between)
     events, pictures = _checked(recording)
@@ -131,7 +132,7 @@ def plan(
         within, doubt = events.between(begin, end), _doubt(events, i, exposures[i])
         gap = None
         if fps is not None and between != "leave" and after is not None:
-            gap = _gap(events, (end, exposures[after][0]), origin, fps, between)
+            gap = _gap(events, (begin, end), exposures[after], origin, fps, between)
         shots.append(Shot(i, pictures.images[rows[i]], (begin, end), within, times, times_us, doubt, gap))
     return Plan(shots, faults)
 
@@ -148,15 +149,19 @@ def check_fps(fps: float | None, between: Between = "leave") -> None:
 
 
 def _gap(
-    events: Events, span_us: tuple[int, int], origin_us: int, fps: float, between: Between
+    events: Events, before: tuple[int, int], after: tuple[int, int], origin: int, fps: float, between: Between
 ) -> Gap | None:
-    begin, end = span_us
-    times = _times(span_us, origin_us, fps, "a gap between exposures")
+    begin, end = before[1], after[0]
+    times = _times((begin, end), origin, fps, "a gap between exposures")
     if not len(times):
         return None
-    told = events.between(begin, end) if between == "carry" and end - begin <= LONGEST_GAP_US else None
     times_us = [begin + round(float(t) * (end - begin)) for t in times]
-    return Gap(span_us, times, times_us, told if told is not None and len(told) else None)
+    told = None
+    if between == "carry" and end - begin <= LONGEST_GAP_US:
+        some, around = events.between(begin, end), [events.between(*span) for span in (before, after)]
+        around_us = before[1] - before[0] + after[1] - after[0]
+        told = some if len(some) * around_us > FEW * sum(map(len, around)) * (end - begin) else None
+    return Gap((begin, end), times, times_us, told)
 
 
 def _checked(recording: Recording) -> tuple[Events, Frames]:

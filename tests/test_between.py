@@ -138,13 +138,19 @@ def test_it_is_the_same_every_time():
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_without_events_frames_are_held():
+@pytest.mark.parametrize("left", [0, 1])
+def test_with_hardly_an_event_frames_are_held(left):
     recording = made([(0, 300), (500, 700)])
-    quiet = recording.events[(recording.events.t < 300) | (recording.events.t >= 500)]
-    (shot, _) = plan(replace(recording, events=quiet), fps=50_000, between="carry").shots
+    t = recording.events.t
+    quiet = replace(recording, events=recording.events[(t < 300 + left) | (t >= 500)])
+    (shot, _) = plan(quiet, fps=50_000, between="carry").shots
     assert shot.gap.events is None
-    held, carried = (frames_of(replace(recording, events=quiet), fps=50_000, between=how) for how in BETWEEN)
+    held, carried = (frames_of(quiet, fps=50_000, between=how) for how in BETWEEN)
     assert all(np.array_equal(held[t], carried[t]) for t in held)
+    (shot, _) = plan(
+        replace(recording, events=recording.events[(t < 310) | (t >= 500)]), fps=50_000, between="carry"
+    ).shots
+    assert len(shot.gap.events) == 10
 
 
 def test_in_a_long_gap_frames_are_held():
@@ -236,7 +242,9 @@ def test_gaps_without_events_are_told(monkeypatch, tmp_path, capsys):
     deblur = ["deblur", path, "--network", "deblur-edi", "--fps", "50", "--between", "carry"]
     run(monkeypatch, *deblur, "-o", tmp_path / "film")
     said = capsys.readouterr().err
-    assert "note: 1 of 1 gaps between exposures have no events, or last more than 1 s; the nearest" in said
+    assert (
+        "note: 1 of 1 gaps between exposures have hardly an event, or last over 1 s; the nearest" in said
+    )
 
 
 # Bad input.

@@ -68,16 +68,6 @@ def carry(first: Light, last: Light, counts: Light, thresholds: Thresholds) -> L
     return (np.exp(np.stack(frames).clip(np.log(DARK), np.log(1 + DARK))) - DARK).clip(0, 1)
 
 
-def mean_light(first: Light, last: Light, counts: Light, thresholds: Thresholds) -> Light:
-    """The mean of what `carry` gives, over the gap.
-
-    Single pixels of it are noisy. So of what it differs by from the mean of both ends, each has the median of
-    the nine around it.
-    """
-    ends = (first + last) / 2
-    return (ends + _median(carry(first, last, counts, thresholds).mean(0) - ends)).clip(0, 1)
-
-
 def meet(frame: Light, at: float, ends: tuple[Light, Light], wanted: tuple[Light, Light]) -> Light:
     """A frame at a time of 0 to 1 of a film with these ends, which is bent to begin and end as wanted.
 
@@ -101,11 +91,3 @@ def _smooth(values: Light) -> Light:
     wide: Any = np.pad(values, ((0, 0), (1, 1), (1, 1)), "edge")
     wide = (wide[:, :-2] + 2 * wide[:, 1:-1] + wide[:, 2:]) / 4
     return (wide[..., :-2] + 2 * wide[..., 1:-1] + wide[..., 2:]) / 4
-
-
-def _median(values: Light) -> Light:
-    """Of the 3 x 3 pixels around each, [H, W] or [H, W, C]"""
-    height, width = values.shape[:2]
-    wide = np.pad(values, [(1, 1), (1, 1), (0, 0)][: values.ndim], "edge")
-    around = [wide[y : y + height, x : x + width] for y in range(3) for x in range(3)]
-    return np.median(np.stack(around), 0)

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ppln.carry import Light, Thresholds, mean_light, meet
+from ppln.carry import Light, Thresholds, carry, meet
 from ppln.events import Events, Frames, Recording
 from ppln.events.excerpt import LONGEST_GAP_US, Excerpt, exposures_of, frame_numbers
 from ppln.events.representations import histogram
@@ -309,7 +309,7 @@ class Restoration:
         begin, end = gap.span_us
         counts = histogram(gap.events, BINS, start_us=begin, end_us=end).unflatten(0, (BINS, 2)).numpy()
         thresholds.learn(*wanted, counts)
-        mean = mean_light(*wanted, counts, thresholds)
+        mean = carry(*wanted, counts, thresholds).mean(0)
         film = self._film(gap.events, gap.span_us, mean, f"the gap at {gap.span_us} us")
         for at, frame in zip(gap.times, film.frames(gap.times), strict=True):
             yield meet(frame, float(at), film.ends, wanted)

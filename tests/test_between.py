@@ -242,9 +242,7 @@ def test_gaps_without_events_are_told(monkeypatch, tmp_path, capsys):
     deblur = ["deblur", path, "--network", "deblur-edi", "--fps", "50", "--between", "carry"]
     run(monkeypatch, *deblur, "-o", tmp_path / "film")
     said = capsys.readouterr().err
-    assert (
-        "note: 1 of 1 gaps between exposures have hardly an event, or last over 1 s; the nearest" in said
-    )
+    assert "note: 1 of 1 gaps between exposures have hardly an event, or last over 1 s; the nearest" in said
 
 
 # Bad input.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ppln.carry import DARK, Thresholds, carry, mean_light, meet
+from ppln.carry import DARK, Thresholds, carry, meet
 
 ON, OFF, BINS = 0.15, 0.25, 8
 
@@ -103,21 +103,6 @@ def test_colours_are_carried_one_by_one():
         thresholds.on_off,
         rtol=1e-3,
     )
-
-
-@pytest.mark.parametrize("colours", [(), (3,)])
-def test_in_the_mean_single_pixels_do_not_stand_out(colours):
-    """An edge passes in bin 2, and one pixel sees it too late."""
-    first, last = (np.full((9, 9, *colours), value, np.float32) for value in (0.2, 0.6))
-    counts = np.zeros((BINS, 2, 9, 9), np.float32)
-    counts[2, 0] = 6
-    thresholds = learnt(*made()[:3])
-    want = mean_light(first, last, counts, thresholds)
-    np.testing.assert_allclose(want, carry(first, last, counts, thresholds).mean(0), atol=1e-6)
-    counts[[2, 7], :, 4, 4] = counts[[7, 2], :, 4, 4]
-    found, noisy = mean_light(first, last, counts, thresholds), carry(first, last, counts, thresholds).mean(0)
-    assert np.abs(noisy - want)[4, 4].max() > 0.02
-    assert np.abs(found - want)[4, 4].max() < 0.01
 
 
 def test_films_meet_what_is_wanted():

@@ -161,6 +161,7 @@ def _deblur(arguments: list[str]) -> None:
 
     from ppln.events.excerpt import read_excerpt
     from ppln.events.io import Options, RecordingError, sources
+    from ppln.events.picture import picture_frame
     from ppln.progress import Progress
     from ppln.report.film import Film, beside
 
@@ -177,6 +178,7 @@ def _deblur(arguments: list[str]) -> None:
         exposure_us: Annotated[tuple[int, int] | None, "BEGIN END"] = None,
         frames: tuple[int, ...] | None = None,
         fps: float | None = None,
+        between: Literal["leave", "hold", "carry"] = "leave",
         play_fps: float = 25.0,
         project: bool = True,
         keep_hot_pixels: bool = False,
@@ -209,8 +211,11 @@ def _deblur(arguments: list[str]) -> None:
                 so that 0 20000 is the 20 ms from there on; with --frame, on the clock of the recording.
                 Default: as the file tells.
             frames: Only these blurry frames, counted from 0. Default: all.
-            fps: Sharp frames for each second of an exposure, but at least one for each blurry frame; there
-                are none between exposures. Default: 14 for each blurry frame.
+            fps: Sharp frames for each second of an exposure, but at least one for each blurry frame; none
+                between exposures, unless --between is given. Default: 14 for each blurry frame.
+            between: With --fps, what the film shows of the time between exposures. leave: nothing. hold: the
+                nearest sharp frame, repeated. carry: frames made of the sharp frames before and after and of
+                the events between them.
             play_fps: How many frames per second the film plays, which makes it slow motion or not.
             project: Correct the sharp frames of an exposure so that their mean is the blurry frame.
             keep_hot_pixels: Keep the events of faulty pixels, which fire more than ten times as often as
@@ -228,6 +233,11 @@ def _deblur(arguments: list[str]) -> None:
             )
         if frame is not None and exposure_us is None:
             raise ValueError("--frame needs --exposure-us BEGIN END, as the events' file counts")
+        if between != "leave" and (fps is None or frame is not None):
+            raise ValueError(
+                f"--between {between} is for the time between the exposures of a recording, and needs --fps; "
+                "give both, or leave it out"
+            )
         if out is None and compare is None:
             raise ValueError("nothing to write; give -o FILM, or --compare FILM, or both")
         if edi and compare is None:
@@ -266,12 +276,13 @@ def _deblur(arguments: list[str]) -> None:
                     raise ValueError(str(error).replace("path is", f"{option} is", 1)) from None
 
             sharp, both = film("--out", out), film("--compare", compare)
-            taken = None if frame is None else restore.picture_frame(frame)
+            taken = None if frame is None else picture_frame(frame)
             try:
                 needed = read_excerpt(
                     source,
                     frames=frames,
                     picture=taken,
+                    gaps=between == "carry",
                     keep_hot_pixels=keep_hot_pixels,
                     progress=progress,
                     **options,
@@ -279,7 +290,7 @@ def _deblur(arguments: list[str]) -> None:
                 if left_out := needed.of_hot_pixels:
                     note = f"left out: {left_out:,} of {needed.of_events:,} events, those of hot pixels"
                     print(f"note: {note}; --keep-hot-pixels keeps them", file=sys.stderr)
-                plan = restore.plan(needed, frames=frames, exposure_us=exposure_us, fps=fps)
+                plan = restore.plan(needed, frames=frames, exposure_us=exposure_us, fps=fps, between=between)
             except RecordingError:
                 raise  # it names the file
             except ValueError as error:
@@ -290,6 +301,14 @@ def _deblur(arguments: list[str]) -> None:
             for shot in plan.shots:
                 if shot.doubt:
                     print(f"note: {shot.doubt}", file=sys.stderr)
+            if fps is not None and between == "leave" and plan.unexposed >= 0.005:
+                note = f"{100 * plan.unexposed:.0f} % of the time from the first exposure to the last"
+                fill = "--between carry or --between hold fills it"
+                print(f"note: {note} lies between exposures and gets no frames; {fill}", file=sys.stderr)
+            gaps = [shot.gap for shot in plan.shots if shot.gap is not None]
+            if between == "carry" and (held := sum(gap.events is None for gap in gaps)):
+                note = f"{held} of {len(gaps)} gaps between exposures have hardly an event, or last over 1 s"
+                print(f"note: {note}; the nearest sharp frame is held there", file=sys.stderr)
             work.shots = plan.shots
             shown = {net.card.name: work}
             if edi:

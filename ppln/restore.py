@@ -4,29 +4,26 @@
     for time_us, sharp, blurry in Restoration(network, shots): ...
 
 Values are taken as they are, linear in light, as those of a DAVIS are. Of a colour frame the luminance
-is restored; each colour keeps its share of it.
+is restored; each colour keeps its share of it. What becomes of the time between exposures: see plan.
 
 Dimensions: T time stamps, H x W image.
 """
 
 import math
-import re
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple
+from itertools import pairwise, zip_longest
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ppln.carry import Light, Thresholds, carry, meet
 from ppln.events import Events, Frames, Recording
-from ppln.events.excerpt import Excerpt, exposures_of, frame_numbers
-from ppln.events.io import require
+from ppln.events.excerpt import LONGEST_GAP_US, Excerpt, exposures_of, frame_numbers
 from ppln.events.representations import histogram
 from ppln.models.deblurrer import BINS, Deblurrer
 from ppln.models.tiles import LEAST_TILE, Encoded
@@ -34,9 +31,20 @@ from ppln.models.unet import STRIDE
 
 GRID = np.linspace(0, 1, BINS + 1)  # the times that the protocol compares, and that blur is the mean of
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722], np.float32)  # of red, green and blue: Rec. 709
-CONVERTED = ("CMYK", "YCbCr", "LAB", "HSV")  # to red, green and blue
 MOST_FRAMES = 1_000_000  # of one exposure
+FEW = 0.01  # events in a gap, for each in as long an exposure; a recording may have those of exposures only
 MOST_GAIN = np.float32(4)  # of a colour; what is left is added as grey, lest noise in the dark be multiplied
+
+Between = Literal["leave", "hold", "carry"]
+
+
+class Gap(NamedTuple):
+    """The time from an exposure's end to the next one's begin."""
+
+    span_us: tuple[int, int]
+    times: NDArray[np.float64]  # [T] of 0 to 1: when frames are wanted, and one at least is
+    times_us: list[int]
+    events: Events | None  # which carry light on. None: the nearest frame is held
 
 
 class Shot(NamedTuple):
@@ -49,11 +57,18 @@ class Shot(NamedTuple):
     times: NDArray[np.float64]  # [T] of 0 to 1: when sharp frames are wanted
     times_us: list[int]  # the same, as the recording counts
     doubt: str | None = None  # what may be wrong with it
+    gap: Gap | None = None  # that follows, if frames are wanted there
 
 
 class Plan(NamedTuple):
     shots: list[Shot]
     left_out: dict[int, str]  # frames that cannot be restored, and why
+
+    @property
+    def unexposed(self) -> float:
+        """How much of the time from the first exposure's begin to the last one's end is in none."""
+        spans = [shot.exposure_us for shot in self.shots]
+        return 1 - sum(end - begin for begin, end in spans) / (spans[-1][1] - spans[0][0])
 
 
 class Sharp(NamedTuple):
@@ -62,72 +77,13 @@ class Sharp(NamedTuple):
     blurry: NDArray[np.uint8]  # the frame it was found in, of the same shape
 
 
-def picture_recording(image: Path | str | NDArray, events: Events) -> Recording:
-    """A picture from elsewhere as the one frame of a recording; its time stamp is 0."""
-    return Recording("picture", events.sensor, events, picture_frame(image))
-
-
-def picture_frame(image: Path | str | NDArray) -> Frames:
-    """A picture as a frame of time stamp 0."""
-    if isinstance(image, str | Path):
-        pixels, what = _read(Path(image)), str(image)
-    else:
-        pixels, what = image, "the picture"
-    try:
-        return Frames(np.asarray(pixels)[None], np.zeros(1, np.int64))
-    except ValueError as error:
-        raise ValueError(f"{what} cannot be a frame: {error}") from None
-
-
-def _read(file: Path) -> NDArray:
-    """A picture, grey or of three colours, without transparency."""
-    imageio = require("imageio.v3", "imageio>=2.30", "reading a picture")
-    from PIL import Image  # which imageio has
-
-    if file.is_dir():
-        raise ValueError(f"{file} is a folder; give a blurry picture")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(file) as image:
-                shortened, is_ppm = _is_shortened(image), image.format == "PPM"
-            count = imageio.improps(file, plugin="pillow", index=...).n_images
-            mode = imageio.immeta(file, plugin="pillow", index=0)["mode"]
-            how = {"mode": "RGB"} if mode in CONVERTED else {}
-            pixels = imageio.imread(file, plugin="pillow", index=0, rotate=True, **how)  # as viewers show it
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no {file}; give a blurry picture") from None
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError, MemoryError):
-        raise ValueError(f"{file} is too large to be read; give a picture of the sensor's size") from None
-    except (OSError, ValueError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
-        raise ValueError(f"{file} is no picture that imageio can read: {error}") from None
-    if count > 1:
-        raise ValueError(f"{file} holds {count} pictures; give a file of one")
-    if shortened:
-        raise ValueError(
-            f"{file} has colours of 16 bits, of which Pillow reads 8; give 8 bits, or grey of 16 bits"
-        )
-    if pixels.ndim == 2:  # of grey PGM's 16 bits Pillow makes 32
-        return pixels.astype(np.uint16) if is_ppm and pixels.dtype == np.int32 else pixels
-    return pixels[..., :3] if pixels.shape[2] > 2 else pixels[..., 0]
-
-
-def _is_shortened(image: Any) -> bool:
-    """Whether Pillow reads eight bits of the 16 that a PNG's, TIFF's or PPM's colours have."""
-    if image.mode[0] in "IF":  # grey, of 16 bits or more
-        return False
-    bits = image.tag_v2.get(258, ()) if image.format == "TIFF" else ()
-    largest = image.tile[0].args[-1] if image.format == "PPM" else 0
-    of_16 = re.search(r";16[BLN]", str(image.tile)) is not None
-    return of_16 or max(bits, default=0) > 8 or (isinstance(largest, int) and largest > 255)
-
-
 def plan(
     recording: Recording,
     *,
     frames: Iterable[int] | None = None,
     exposure_us: tuple[int, int] | None = None,
     fps: float | None = None,
+    between: Between = "leave",
 ) -> Plan:
     """Which sharp frames to make of a recording; everything about it is checked here.
 
@@ -136,14 +92,22 @@ def plan(
     exposure_us  begin and end of the exposure, counted from a frame's time stamp: (0, 20_000) where that is
                  the start of an exposure of 20 ms, (-10_000, 10_000) its middle, (-20_000, 0) its end.
                  None: as the file tells.
-    fps          sharp frames per second of the scene, at even steps from the first exposure's begin on; none
-                 between exposures, and at least one in each. None: 14 per exposure, at both ends and between.
+    fps          sharp frames per second of the scene, at even steps from the first exposure's begin on. None:
+                 14 per exposure, at both ends and between.
+    between      with fps, what becomes of steps between exposures. "leave": there are no frames, but at least
+                 one in each exposure. "hold": the frame at the nearest end of an exposure is repeated.
+                 "carry": frames are made of those at both ends and of the events between them; held where
+                 there are none or FEW, or a gap is longer than LONGEST_GAP_US.
     """
-    check_fps(fps)
+    check_fps(fps, between)
     events, pictures = _checked(recording)
     exposed = exposures_of(pictures.t, pictures.exposure, exposure_us)
     if isinstance(recording, Excerpt):
         rows = {i: row for row, i in enumerate(recording.numbers)}  # of the pictures, by number
+        if between == "carry" and not recording.has_gaps:
+            raise ValueError(
+                "between is 'carry', but the excerpt was read without gaps; read it with gaps=True"
+            )
     else:
         rows = {i: i for i in frame_numbers(frames, len(pictures))}
     exposures = {i: exposed[row] for i, row in rows.items()}
@@ -157,19 +121,47 @@ def plan(
                 f"the exposures of frames {a} and {b} overlap: {exposures[a]} and {exposures[b]} us; "
                 "give a shorter exposure_us, or fewer frames"
             )
+    origin = exposures[kept[0]][0]
     shots = []
-    for i in kept:
+    for i, after in zip_longest(kept, kept[1:]):
         begin, end = exposures[i]
-        times = _times(exposures[i], exposures[kept[0]][0], fps)
+        times = GRID if fps is None else _times((begin, end), origin, fps, "an exposure")
+        if not len(times) and between == "leave":
+            times = np.array([0.5])
         times_us = [begin + round(float(t) * (end - begin)) for t in times]
         within, doubt = events.between(begin, end), _doubt(events, i, exposures[i])
-        shots.append(Shot(i, pictures.images[rows[i]], (begin, end), within, times, times_us, doubt))
+        gap = None
+        if fps is not None and between != "leave" and after is not None:
+            gap = _gap(events, (begin, end), exposures[after], origin, fps, between)
+        shots.append(Shot(i, pictures.images[rows[i]], (begin, end), within, times, times_us, doubt, gap))
     return Plan(shots, faults)
 
 
-def check_fps(fps: float | None) -> None:
+def check_fps(fps: float | None, between: Between = "leave") -> None:
     if fps is not None and not 0 < fps <= 1e6:
         raise ValueError(f"fps is {fps}; give a number above 0, at most 1,000,000: times are whole us")
+    if between not in get_args(Between):
+        raise ValueError(f"between is {between!r}; give 'leave', 'hold' or 'carry'")
+    if fps is None and between != "leave":
+        raise ValueError(
+            f"between is {between!r}, but fps is not given, and so no times between exposures; give fps"
+        )
+
+
+def _gap(
+    events: Events, before: tuple[int, int], after: tuple[int, int], origin: int, fps: float, between: Between
+) -> Gap | None:
+    begin, end = before[1], after[0]
+    times = _times((begin, end), origin, fps, "a gap between exposures")
+    if not len(times):
+        return None
+    times_us = [begin + round(float(t) * (end - begin)) for t in times]
+    told = None
+    if between == "carry" and end - begin <= LONGEST_GAP_US:
+        some, around = events.between(begin, end), [events.between(*span) for span in (before, after)]
+        around_us = before[1] - before[0] + after[1] - after[0]
+        told = some if len(some) * around_us > FEW * sum(map(len, around)) * (end - begin) else None
+    return Gap((begin, end), times, times_us, told)
 
 
 def _checked(recording: Recording) -> tuple[Events, Frames]:
@@ -233,19 +225,17 @@ def _doubt(events: Events, number: int, exposure_us: tuple[int, int]) -> str | N
     return f"{' and '.join(told)}: nothing moves there" if told else None
 
 
-def _times(exposure_us: tuple[int, int], origin_us: int, fps: float | None) -> NDArray[np.float64]:
-    """In the exposure, of 0 to 1: those of the clock from its begin on, before its end; else the middle."""
-    if fps is None:
-        return GRID
-    begin, end = exposure_us
+def _times(span_us: tuple[int, int], origin_us: int, fps: float, what: str) -> NDArray[np.float64]:
+    """Of the clock, from the span's begin on and before its end, as parts of it: of 0 to 1."""
+    begin, end = span_us
     step = 1_000_000 / Fraction(fps)  # in us, exactly
     ticks = range(math.ceil((begin - origin_us) / step), math.ceil((end - origin_us) / step))
     if len(ticks) > MOST_FRAMES:
         raise ValueError(
-            f"fps is {fps}: an exposure of {(end - begin) / 1e6:g} s makes {len(ticks):,} frames; give "
+            f"fps is {fps}: {what} of {(end - begin) / 1e6:g} s makes {len(ticks):,} frames; give "
             f"a number that makes {MOST_FRAMES:,} at most"
         )
-    return np.array([float((origin_us + k * step - begin) / (end - begin)) for k in ticks] or [0.5])
+    return np.array([float((origin_us + k * step - begin) / (end - begin)) for k in ticks])
 
 
 @dataclass
@@ -280,48 +270,93 @@ class Restoration:
             raise ValueError(f"tile is {self.tile}; give a multiple of {STRIDE}, {LEAST_TILE} or more")
 
     def __len__(self) -> int:
-        return sum(len(shot.times) for shot in self.shots)
+        return sum(len(shot.times) + len(shot.gap.times if shot.gap else ()) for shot in self.shots)
 
     def __iter__(self) -> Iterator[Sharp]:
         self.network.eval()
         self.deviation = 0.0
+        thresholds = Thresholds()
+        before: tuple[Gap, Light, NDArray[np.uint8]] | None = None  # and the last frame, and the blurry one
         for shot in self.shots:
             light = to_light(shot.image)
             shown = _to_uint8(light)
-            for time_us, frame in zip(shot.times_us, self._frames(shot, light), strict=True):
-                yield Sharp(time_us, frame, shown)
+            if not len(shot.times) and before is None and shot.gap is None:
+                continue
+            film = self._film(shot.events, shot.exposure_us, light, f"frame {shot.number}")
+            self.deviation = max(self.deviation, film.deviation)
+            if before is not None:
+                gap, last, shown_before = before
+                frames = self._frames_between(gap, (last, film.ends[0]), thresholds)
+                for at, time_us, frame in zip(gap.times, gap.times_us, frames, strict=True):
+                    yield Sharp(time_us, _to_uint8(frame), shown_before if at < 0.5 else shown)
+            for time_us, frame in zip(shot.times_us, film.frames(shot.times), strict=True):
+                yield Sharp(time_us, _to_uint8(frame), shown)
+            self.tile = film.code.tile
+            before = None if shot.gap is None else (shot.gap, film.ends[1], shown)
+            del film  # before the next one takes memory
 
-    def _frames(self, shot: Shot, light: NDArray[np.float32]) -> Iterator[NDArray[np.uint8]]:
+    def _frames_between(
+        self, gap: Gap, wanted: tuple[Light, Light], thresholds: Thresholds
+    ) -> Iterator[Light]:
+        """wanted: the frames at both ends.
+
+        What events carry from there is noisy. The network makes frames of its mean and the events, as if the
+        shutter had been open, and they are bent to meet those at the ends.
+        """
+        if gap.events is None:
+            yield from (wanted[0] if at < 0.5 else wanted[1] for at in gap.times)
+            return
+        begin, end = gap.span_us
+        counts = histogram(gap.events, BINS, start_us=begin, end_us=end).unflatten(0, (BINS, 2)).numpy()
+        thresholds.learn(*wanted, counts)
+        mean = carry(*wanted, counts, thresholds).mean(0)
+        film = self._film(gap.events, gap.span_us, mean, f"the gap at {gap.span_us} us")
+        for at, frame in zip(gap.times, film.frames(gap.times), strict=True):
+            yield meet(frame, float(at), film.ends, wanted)
+        self.tile = film.code.tile
+
+    def _film(self, events: Events, span_us: tuple[int, int], light: Light, what: str) -> "_Film":
+        """light: the mean over the span; what: whose film it is, in errors"""
         blurry = light if light.ndim == 2 else light @ LUMINANCE
-        code = Encoded(self.network, network_input(shot.events, shot.exposure_us, blurry), self.tile)
+        code = Encoded(self.network, network_input(events, span_us, blurry), self.tile)
         grid = np.concatenate(list(code.decode(GRID)))
         if not np.isfinite(grid).all():
-            raise ValueError(f"the network gives values for frame {shot.number} that are not finite")
+            raise ValueError(f"the network gives values for {what} that are not finite")
         shift, colour_shift = np.float32(0), np.float32(0)  # type: Any, Any
         if self.project:
             shift = correction(grid, blurry)
             if light.ndim == 3:  # a colour may reach 1 before the luminance does
                 colour_shift = correction(_coloured(light, blurry, (grid + shift).clip(0, 1)), light)
 
-        def finish(sharp: NDArray[np.float32]) -> NDArray[np.float32]:
+        def finish(sharp: Light) -> Light:
             return (_coloured(light, blurry, (sharp + shift).clip(0, 1)) + colour_shift).clip(0, 1)
 
-        off = np.abs(finish(grid).mean(0) - light).max()
-        self.deviation = max(self.deviation, float(off))
-        for part in [grid] if shot.times is GRID else code.decode(shot.times):
+        return _Film(code, grid, finish, light)
+
+
+class _Film:
+    """The sharp light of an exposure, at any times."""
+
+    def __init__(self, code: Encoded, grid: Light, finish: Callable[[Light], Light], light: Light) -> None:
+        self.code, self.grid, self.finish = code, grid, finish
+        finished = finish(grid)
+        self.deviation = float(np.abs(finished.mean(0) - light).max())
+        self.ends = finished[0].copy(), finished[-1].copy()
+
+    def frames(self, times: NDArray[np.float64]) -> Iterator[Light]:
+        for part in [self.grid] if times is GRID else self.code.decode(times):
             for frame in part:
-                yield _to_uint8(finish(frame))
-        self.tile = code.tile
+                yield self.finish(frame)
 
 
-def network_input(events: Events, exposure_us: tuple[int, int], blurry: NDArray[np.float32]) -> Tensor:
+def network_input(events: Events, exposure_us: tuple[int, int], blurry: Light) -> Tensor:
     """Events of an exposure and the blurry frame [H, W], of 0 to 1 -> [27, H, W]"""
     begin, end = exposure_us
     counts = histogram(events, BINS, start_us=begin, end_us=end)
     return torch.cat([counts, torch.from_numpy(blurry)[None]])
 
 
-def correction(frames: NDArray[np.float32], blurry: NDArray[np.float32]) -> NDArray[np.float32]:
+def correction(frames: Light, blurry: Light) -> Light:
     """The image [...] to be added to frames [T, ...] so that, clipped to 0 to 1, their mean is `blurry`.
 
     Where nothing is clipped, that is how far the mean is off; elsewhere the root is bracketed and halved.
@@ -338,18 +373,16 @@ def correction(frames: NDArray[np.float32], blurry: NDArray[np.float32]) -> NDAr
     return shift
 
 
-def to_light(image: NDArray) -> NDArray[np.float32]:
+def to_light(image: NDArray) -> Light:
     """Of 0 to 1, as stored: nothing is known of the camera's curve."""
     return image.astype(np.float32) / np.float32(np.iinfo(image.dtype).max)
 
 
-def _to_uint8(light: NDArray[np.float32]) -> NDArray[np.uint8]:
+def _to_uint8(light: Light) -> NDArray[np.uint8]:
     return (light * 255).round().astype(np.uint8)
 
 
-def _coloured(
-    light: NDArray[np.float32], blurry: NDArray[np.float32], sharp: NDArray[np.float32]
-) -> NDArray[np.float32]:
+def _coloured(light: Light, blurry: Light, sharp: Light) -> Light:
     """light [H, W, 3] of luminance `blurry`, with luminance `sharp` [..., H, W]: all colours times the ratio.
 
     Grey light [H, W] has no colour: `sharp` itself.

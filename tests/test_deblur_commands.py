@@ -187,6 +187,10 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
         (["--frame", blurry], "give a RECORDING, or --frame PICTURE with --events FILE"),
         (picture, "--frame needs --exposure-us BEGIN END"),
         (
+            [*picture, "--exposure-us", "0", "520000", "--fps", "9", "--between", "hold"],
+            "--between hold is for the time between the exposures of a recording",
+        ),
+        (
             [*picture, "--exposure-us", "0", "520000"],
             "the frames are 60 x 70, but the sensor",
         ),
@@ -230,6 +234,8 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
     ("options", "says"),
     [
         (["--fps", "0"], "fps is 0"),
+        (["--between", "hold"], "--between hold is for the time between the exposures .*, and needs --fps"),
+        (["--between", "fade"], "--between is fade; give leave, hold or carry"),
         (["--tile", "100"], "tile is 100; give a multiple of 16, 128 or more"),
         (["--network", "nothing"], "there is no nothing; give a run's folder"),
         (["--network", "steering-ppln"], "such as 'deblur-ppln-head-small'"),

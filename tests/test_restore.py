@@ -18,10 +18,11 @@ from torch import nn
 from ppln import create_model, read_recording, restore
 from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events import Events, Frames, Recording
+from ppln.events.picture import picture_recording
 from ppln.models import tiles
 from ppln.models.deblurrer import Deblurrer
 from ppln.models.layout import repeat
-from ppln.restore import GRID, Restoration, correction, picture_recording, plan
+from ppln.restore import GRID, Restoration, correction, plan
 
 DATA = Path(__file__).parents[1] / "../shared/data"
 real = pytest.mark.skipif(not DATA.exists(), reason="no shared data")

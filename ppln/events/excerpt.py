@@ -1,4 +1,5 @@
 """Some frames of a recording and the events of their exposures: what it takes to restore them, and no more.
+Frames between exposures also take the events from one exposure to the next.
 
 The recording is read twice, a packet at a time: frames, and when they were exposed, may come after all
 events. The second time ends with the last exposure.
@@ -29,12 +30,15 @@ from ppln.events.io import (
 )
 from ppln.events.recording import Frames, Recording
 
+LONGEST_GAP_US = 1_000_000  # between exposures; what light did in a longer one, events do not tell well
+
 
 @dataclass(frozen=True, eq=False)
 class Excerpt(Recording):
     """Has some frames of a recording, the events of their exposures, and its first event and its last."""
 
     numbers: Sequence[int] = ()  # of the frames, in the recording
+    has_gaps: bool = False  # whether it has the events between exposures, too
     brightest: int = 0  # value in any frame of the recording
     of_events: int = 0  # how many the recording has
     of_hot_pixels: int = 0  # how many of these were left out, in an exposure or not
@@ -46,6 +50,7 @@ def read_excerpt(
     frames: Iterable[int] | None = None,
     exposure_us: tuple[int, int] | None = None,
     picture: Frames | None = None,
+    gaps: bool = False,
     keep_hot_pixels: bool = False,
     progress: Tell | None = None,
     format: str | None = None,
@@ -54,6 +59,7 @@ def read_excerpt(
     """frames, exposure_us: see restore.plan. format, options: see ppln.events.io.read_recording.
 
     picture: a frame from elsewhere, instead of the recording's.
+    gaps: also read the events between the exposures, where these are LONGEST_GAP_US apart at most.
     keep_hot_pixels: otherwise their events are left out, as filters.without_hot_pixels does.
     progress: called with what is done, and of how many events.
     """
@@ -76,7 +82,8 @@ def read_excerpt(
         order = np.argsort(found.t, kind="stable")
         numbers = frame_numbers(wanted, len(order))
         pictures = found.frames(order[list(numbers)])
-        edges = _edges(exposures_of(pictures.t, pictures.exposure, exposure_us))
+        exposures = exposures_of(pictures.t, pictures.exposure, exposure_us)
+        edges = _edges(exposures, LONGEST_GAP_US if gaps else 0)
     hot = np.zeros_like(found.count, bool) if keep_hot_pixels else faulty_pixels(found.count)
 
     parts = []
@@ -96,6 +103,7 @@ def read_excerpt(
         events=join_events(path, found.sensor, parts, repair) if found.has_events else None,
         frames=pictures,
         numbers=numbers,
+        has_gaps=gaps,
         brightest=found.brightest,
         of_events=int(found.count.sum()),
         of_hot_pixels=int(found.count[hot].sum()),
@@ -190,11 +198,11 @@ class _Contents:
         )
 
 
-def _edges(spans: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
-    """Begin and end of each, in order; those that meet are one."""
+def _edges(spans: Iterable[tuple[int, int]], apart_us: int) -> NDArray[np.int64]:
+    """Begin and end of each, in order; those that are so far apart, or less, are one."""
     edges: list[int] = []
     for begin, end in sorted(spans):
-        if edges and begin <= edges[-1]:
+        if edges and begin <= edges[-1] + apart_us:
             edges[-1] = max(edges[-1], end)
         else:
             edges += [begin, end]

@@ -13,6 +13,7 @@ from ppln.events import Events, Frames, Recording, RecordingError, excerpt, read
 from ppln.events.excerpt import read_excerpt
 from ppln.events.filters import without_hot_pixels
 from ppln.events.io import Header, native
+from ppln.events.picture import picture_frame
 
 SENSOR = (40, 48)
 EXPOSURES = [(0, 40), (100, 200), (200, 290), (400, 400), (500, 620), (930, 1050), (2000, 2100)]
@@ -115,7 +116,7 @@ def test_how_bright_frames_are_is_told_by_all(tmp_path):
 
 
 def test_a_picture_from_elsewhere(path):
-    taken = restore.picture_frame(made().frames.images[1])
+    taken = picture_frame(made().frames.images[1])
     part = read_excerpt(path, picture=taken, exposure_us=(100, 200), keep_hot_pixels=True)
     (shot,) = restore.plan(part, exposure_us=(100, 200)).shots
     assert shot.events == made().events.between(100, 200)

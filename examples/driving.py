@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from ppln.datasets.synthetic.driving import SAMPLES, Driving, Group
+from ppln.datasets.synthetic.driving.driving import SAMPLES, Driving, Group
 
 DRIVES = 40
 COURSES = {"straight on": (-1.5, 1.5), "to the left": (12, 60), "to the right": (-60, -12)}  # degrees

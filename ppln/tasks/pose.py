@@ -32,7 +32,7 @@ from ppln.tasks.task import Batch, Source, Task, check_data, draw_times, length_
 
 CAMERAS = (2, 3)  # by DHP19's numbers
 CONFIDENCE = 0.3
-_BONES = (  # numbers of joints, in the order of datasets.synthetic.person.JOINTS
+_BONES = (  # numbers of joints, in the order of datasets.synthetic.people.person.JOINTS
     *((1, 2), (1, 3), (3, 7), (2, 4), (4, 8), (1, 5), (2, 6), (5, 6)),
     *((5, 9), (9, 11), (6, 10), (10, 12)),
 )

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ppln.datasets.synthetic.driving import ROWS, SAMPLES, Driving, Group
+from ppln.datasets.synthetic.driving.driving import ROWS, SAMPLES, Driving, Group
 from ppln.metrics import rmse
 from ppln.tasks import pictures
 from ppln.tasks.task import Batch, Source, Task, check_data, length_of, pick

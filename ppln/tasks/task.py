@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ppln.datasets.synthetic.draws import Draws
+from ppln.datasets.draws import Draws
 from ppln.events.events import whole
 
 SPLITS = ("train", "val", "test")

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
-from ppln.datasets.synthetic.draws import Draws, constant
-from ppln.datasets.synthetic.motion import CONTROLS, Planes, rotation, spline
-from ppln.datasets.synthetic.textures import Textures
+from ppln.datasets.draws import Draws, constant
+from ppln.datasets.synthetic.scenes.motion import CONTROLS, Planes, rotation, spline
+from ppln.datasets.synthetic.scenes.textures import Textures
 from ppln.events.camera import send
 
 OBJECTS = 4  # at most

@@ -12,11 +12,20 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from ppln.datasets.synthetic import car
-from ppln.datasets.synthetic.car import RATIO, STEP_S, UNDERSTEER, WHEELBASE_M, Driver, make_course
-from ppln.datasets.synthetic.driving import ROW_US, ROWS, SAMPLES, VIEWS, WARM_UP, Drives, Driving, expose
-from ppln.datasets.synthetic.landscape import render
-from ppln.datasets.synthetic.road import (
+from ppln.datasets.synthetic.driving import car
+from ppln.datasets.synthetic.driving.car import RATIO, STEP_S, UNDERSTEER, WHEELBASE_M, Driver, make_course
+from ppln.datasets.synthetic.driving.driving import (
+    ROW_US,
+    ROWS,
+    SAMPLES,
+    VIEWS,
+    WARM_UP,
+    Drives,
+    Driving,
+    expose,
+)
+from ppln.datasets.synthetic.driving.landscape import render
+from ppln.datasets.synthetic.driving.road import (
     FOCAL,
     GRID_M,
     HORIZON,
@@ -31,7 +40,7 @@ from ppln.datasets.synthetic.road import (
 from ppln.events import Events
 from ppln.events.camera import EventCamera
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[4] / "examples"
 SMALL = (32, 43)
 
 

@@ -34,12 +34,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ppln import geometry
-from ppln.datasets.synthetic.body import Bodies, Window, render
-from ppln.datasets.synthetic.bvh import list_bvh, read_bvh_folder
-from ppln.datasets.synthetic.clips import Clips, Shot
-from ppln.datasets.synthetic.draws import Draws
-from ppln.datasets.synthetic.gestures import GESTURES, make_motion
-from ppln.datasets.synthetic.person import RADII, floor_of, make_lamps, make_room, make_textures
+from ppln.datasets.draws import Draws
+from ppln.datasets.synthetic.people.body import Bodies, Window, render
+from ppln.datasets.synthetic.people.bvh import list_bvh, read_bvh_folder
+from ppln.datasets.synthetic.people.clips import Clips, Shot
+from ppln.datasets.synthetic.people.gestures import GESTURES, make_motion
+from ppln.datasets.synthetic.people.person import RADII, floor_of, make_lamps, make_room, make_textures
 from ppln.events.events import Events, Sensor, whole
 from ppln.events.recording import Frames, Recording, Signal
 from ppln.events.simulate import EventCamera, simulate_events, simulate_histogram

@@ -14,12 +14,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
-from ppln.datasets.synthetic import scenes as scenes_module
-from ppln.datasets.synthetic import stage as stage_module
-from ppln.datasets.synthetic.draws import Draws
-from ppln.datasets.synthetic.motion import CONTROLS, Planes, rotation, spline
-from ppln.datasets.synthetic.scenes import STAGE, Sample, Scenes, _Studio
-from ppln.datasets.synthetic.stage import FASTEST, OBJECTS, Stage, set_stage
+from ppln.datasets.draws import Draws
+from ppln.datasets.synthetic.scenes import scenes as scenes_module
+from ppln.datasets.synthetic.scenes import stage as stage_module
+from ppln.datasets.synthetic.scenes.motion import CONTROLS, Planes, rotation, spline
+from ppln.datasets.synthetic.scenes.scenes import STAGE, Sample, Scenes, _Studio
+from ppln.datasets.synthetic.scenes.stage import FASTEST, OBJECTS, Stage, set_stage
 from ppln.events.representations import histogram
 from ppln.events.simulate import EventCamera, simulate_histogram
 
@@ -562,7 +562,7 @@ def test_a_captured_maker_makes_the_same(scenes, batch):
 
 def test_the_example_draws_its_picture(tmp_path):
     pytest.importorskip("matplotlib")
-    example = Path(__file__).parents[2] / "examples" / "scenes.py"
+    example = Path(__file__).parents[4] / "examples" / "scenes.py"
     command = [
         sys.executable,
         "-W",

@@ -31,10 +31,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ppln.datasets.synthetic.draws import Draws
-from ppln.datasets.synthetic.frames import Davis, draw_davis, drawings_after, take
-from ppln.datasets.synthetic.stage import Looks, Stage, make_props, paint, set_stage, write_script
-from ppln.datasets.synthetic.textures import MADE, Textures
+from ppln.datasets.draws import Draws
+from ppln.datasets.synthetic.scenes.frames import Davis, draw_davis, drawings_after, take
+from ppln.datasets.synthetic.scenes.stage import Looks, Stage, make_props, paint, set_stage, write_script
+from ppln.datasets.synthetic.scenes.textures import MADE, Textures
 from ppln.events.camera import EventCamera, Traits, send
 from ppln.events.count import Clock, count_events
 from ppln.events.events import Sensor, whole

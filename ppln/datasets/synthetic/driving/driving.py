@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ppln.datasets.synthetic import car
-from ppln.datasets.synthetic.car import STEP_S, Course, Trip
-from ppln.datasets.synthetic.draws import Draws
-from ppln.datasets.synthetic.landscape import render
-from ppln.datasets.synthetic.road import EVENTS, GRID_M, PIXELS, VIEW_M, Look, Road, View, make_tile
+from ppln.datasets.draws import Draws
+from ppln.datasets.synthetic.driving import car
+from ppln.datasets.synthetic.driving.car import STEP_S, Course, Trip
+from ppln.datasets.synthetic.driving.landscape import render
+from ppln.datasets.synthetic.driving.road import EVENTS, GRID_M, PIXELS, VIEW_M, Look, Road, View, make_tile
 from ppln.events.events import Events, Sensor, whole
 from ppln.events.random import bits, normal_pair
 from ppln.events.recording import Frames, Recording, Signal

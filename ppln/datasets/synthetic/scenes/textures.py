@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import conv2d, interpolate, pad
 
-from ppln.datasets.synthetic.draws import Draws, constant
-from ppln.datasets.synthetic.made import make_textures
+from ppln.datasets.draws import Draws, constant
+from ppln.datasets.synthetic.scenes.made import make_textures
 from ppln.events.io import require
 
 MADE = {"train": range(512), "val": range(512, 576), "test": range(576, 640)}

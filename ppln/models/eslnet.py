@@ -28,8 +28,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, signed_count
+from ppln.models.deblurrer import EVENT_CHANNELS, Deblurrer, signed_count
 from ppln.models.layout import crop, fold, interpolate, pad, unit_times
+from ppln.protocols import BINS
 
 MOST_ITERATIONS = 10_000
 THRESHOLD = 0.01  # before training; features are of the order of 1

@@ -16,8 +16,9 @@ from ppln.events.io import read_recording
 from ppln.events.representations import histogram
 from ppln.metrics import psnr, to_uint8
 from ppln.models import edi
-from ppln.models.deblurrer import BINS, grid
+from ppln.models.deblurrer import grid
 from ppln.models.edi import DeblurEDI
+from ppln.protocols import BINS
 
 SLIDER = Path(__file__).parents[2] / "../shared/data/recordings/slider_depth.zip"
 MEANS = ["frames", "exposure"]

@@ -28,10 +28,10 @@ from ppln.events.io import (
     agreed_sensor,
     refuse_camera,
     regular,
-    require,
 )
 from ppln.events.io.limits import decompressed
 from ppln.events.recording import Unread
+from ppln.imports import require
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 DEFLATE, SHUFFLE, FLETCHER32, LZF = 1, 2, 3, 32000  # filters that libhdf5 and h5py bring

@@ -27,7 +27,7 @@ from ppln.events import (
     read_events,
     read_recording,
 )
-from ppln.events.io import Header, Options, Unread, detect, limits, printable, require
+from ppln.events.io import Header, Options, Unread, detect, limits, printable
 from ppln.events.recording import Recording
 from ppln.events.windows import by_time
 
@@ -401,11 +401,3 @@ def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path, name, part):
     os.truncate(path, int(part * path.stat().st_size))
     with pytest.raises(RecordingError):
         list(packets)
-
-
-def test_libraries_that_are_missing():
-    assert require("json", "json", "reading JSON") is sys.modules["json"]
-    with pytest.raises(
-        ModuleNotFoundError, match=r"reading X needs no_such_library; run: pip install 'ppln\[io\]'"
-    ):
-        require("no_such_library", "ppln[io]", "reading X")

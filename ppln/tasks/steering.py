@@ -9,7 +9,7 @@ Dimensions: B samples, T time stamps, H x W image.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from ppln.metrics import rmse
 from ppln.protocols import ROWS
 from ppln.tasks import pictures
 from ppln.tasks.task import Batch, Task, check_data, length_of, pick
+
+if TYPE_CHECKING:
+    from ppln.datasets.synthetic.driving import Driving
 
 _Angles = NDArray[np.float32]
 _PLOT = 260  # columns of a plot
@@ -145,7 +148,7 @@ class _Straight(nn.Module):
 class Spread:
     """Every `step`-th sample of some drives, `length` in all."""
 
-    def __init__(self, driving: Source, length: int, step: int) -> None:
+    def __init__(self, driving: "Driving", length: int, step: int) -> None:
         self.driving, self.length, self.step = driving, length, step
 
     def __len__(self) -> int:

@@ -24,6 +24,19 @@ def scene(size: int = 32) -> tuple[Tensor, Tensor, Tensor]:
     return torch.cat([events, frames.mean(0, keepdim=True)])[None], t[None], frames[None, :, None]
 
 
+def takes_any_form_of_time(net: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+    """A number, [B] and [B, T], each time on its own and in any order -> the frames [B, T, 1, H, W]"""
+    size = x.shape[2:]
+    with torch.no_grad():
+        y = net(x, t)
+        assert y.shape == (*t.shape, 1, *size)
+        assert net(x, 0.5).shape == net(x, torch.tensor(0.5)).shape == net(x, t[:, 0]).shape == (B, 1, *size)
+        for k in range(t.shape[1]):
+            torch.testing.assert_close(y[:, k], net(x, t[:, k]), atol=1e-5, rtol=0)
+        torch.testing.assert_close(net(x, t.flip(1)), y.flip(1), atol=1e-5, rtol=0)
+    return y
+
+
 def compiles_whole(net: nn.Module) -> None:
     x, t = inputs(), torch.rand(B, 3)
     with torch.no_grad():

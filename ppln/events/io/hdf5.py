@@ -20,15 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events
-from ppln.events.io import (
-    CHUNK,
-    Header,
-    Options,
-    RecordingError,
-    agreed_sensor,
-    refuse_camera,
-    regular,
-)
+from ppln.events.io import CHUNK, Header, Options, RecordingError, agreed_sensor, refuse_camera, regular
 from ppln.events.io.limits import decompressed
 from ppln.events.recording import Unread
 from ppln.imports import require

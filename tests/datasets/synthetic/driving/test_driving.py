@@ -15,14 +15,7 @@ from torch.utils.data import DataLoader
 from ppln.datasets.source import DRIVE
 from ppln.datasets.synthetic.driving import car
 from ppln.datasets.synthetic.driving.car import RATIO, STEP_S, UNDERSTEER, WHEELBASE_M, Driver, make_course
-from ppln.datasets.synthetic.driving.driving import (
-    ROW_US,
-    VIEWS,
-    WARM_UP,
-    Drives,
-    Driving,
-    expose,
-)
+from ppln.datasets.synthetic.driving.driving import ROW_US, VIEWS, WARM_UP, Drives, Driving, expose
 from ppln.datasets.synthetic.driving.landscape import render
 from ppln.datasets.synthetic.driving.road import (
     FOCAL,

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from ppln.datasets.synthetic.textures import VIDEOS, read_pictures
+from ppln.datasets.synthetic.scenes.textures import VIDEOS, read_pictures
 from ppln.files import make_folder
 
 

@@ -31,7 +31,8 @@ from ppln.engine import config, trained
 from ppln.events.filters import without_hot_pixels
 from ppln.events.io import read_recording
 from ppln.metrics import PEAK, psnr, to_uint8
-from ppln.models.deblurrer import BINS, EVENT_CHANNELS
+from ppln.models.deblurrer import EVENT_CHANNELS
+from ppln.protocols import BINS
 from ppln.restore import network_input, plan, to_light
 from ppln.tasks import Deblur
 

@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from ppln.engine import config
-from ppln.models.deblurrer import BINS, EVENT_CHANNELS
+from ppln.models.deblurrer import EVENT_CHANNELS
+from ppln.protocols import BINS
 
 FLAT = 0.1  # of the pixels
 BLACK, DARK, BRIGHT = 0.03, 0.03, 0.47  # added to frames; frames of these pixels only

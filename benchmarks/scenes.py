@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from ppln.datasets.synthetic.scenes import Sample, Scenes
+from ppln.datasets.source import DeblurSample
+from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events.simulate import simulate_histogram
 
 SIZES = ((128, 128), (180, 240))
@@ -38,7 +39,7 @@ def now(device: str) -> float:
 
 
 def pace(
-    make: Callable[[range], Sample], device: str, batch: int, at_least_s: float, ahead: int = 1
+    make: Callable[[range], DeblurSample], device: str, batch: int, at_least_s: float, ahead: int = 1
 ) -> dict[str, float]:
     """ahead: batches that are asked for before they are waited for."""
     done, cpu, start = 0, time.process_time(), now(device)

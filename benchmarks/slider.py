@@ -19,7 +19,8 @@ from ppln.datasets.windows import Windows
 from ppln.engine import config
 from ppln.metrics import PEAK, psnr, to_uint8
 from ppln.models import create_model
-from ppln.models.deblurrer import BINS, EVENT_CHANNELS
+from ppln.models.deblurrer import EVENT_CHANNELS
+from ppln.protocols import BINS
 
 CONTRASTS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55)
 HOT = (0, 20, 500)  # events

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ppln.datasets.synthetic.scenes import Sample
+from ppln.datasets.source import DeblurSample
 from ppln.engine import config
 from ppln.metrics import PEAK, psnr, to_uint8
 from ppln.models import create_model, weights
@@ -40,7 +40,7 @@ def score(found: Tensor, sharp: Tensor, where: Tensor) -> float:
     return float(psnr(*rows).mean())
 
 
-def read(sample: Sample) -> tuple[Tensor, Tensor]:
+def read(sample: DeblurSample) -> tuple[Tensor, Tensor]:
     """What a network is given [1, 27, H, W], and the sharp frames [T, H, W]"""
     return torch.cat([sample.histogram, sample.blurry], 1), sample.sharp[0]
 

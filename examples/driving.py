@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from ppln.datasets.synthetic.driving import SAMPLES, Driving, Group
+from ppln.datasets.source import DRIVE, SteeringSample
+from ppln.datasets.synthetic.driving import Driving
 
 DRIVES = 40
 COURSES = {"straight on": (-1.5, 1.5), "to the left": (12, 60), "to the right": (-60, -12)}  # degrees
@@ -29,17 +30,17 @@ def choose(driving: Driving, seed: int) -> list[int]:
     """A sample of each course by day, then at night, each of another drive and with a steady wheel."""
     draw = np.random.default_rng(seed)
     mean, steady = driving.angles_deg.mean(1), np.ptp(driving.angles_deg, axis=1) < 4
-    night = np.repeat(driving.drives.look.night.numpy() > 0, SAMPLES)
+    night = np.repeat(driving.drives.look.night.numpy() > 0, DRIVE)
     chosen: list[int] = []
     for dark in (False, True):
         for low, high in COURSES.values():
-            new = ~np.isin(np.arange(len(mean)) // SAMPLES, np.array(chosen, dtype=int) // SAMPLES)
+            new = ~np.isin(np.arange(len(mean)) // DRIVE, np.array(chosen, dtype=int) // DRIVE)
             fits = np.flatnonzero((night == dark) & (mean > low) & (mean < high) & steady & new)
             chosen.append(int(draw.choice(fits)))
     return chosen
 
 
-def draw(group: Group) -> Figure:
+def draw(group: SteeringSample) -> Figure:
     figure = Figure(figsize=(15, 4.2), layout="constrained")
     axes = figure.subplots(2, len(group.night))
     for column, (aps, dvs, angle, speed, night) in enumerate(zip(*group, strict=True)):
@@ -71,7 +72,7 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 
-    driving = Driving("test", size=(args.height, args.height * 172 // 128), length=DRIVES * SAMPLES)
+    driving = Driving("test", size=(args.height, args.height * 172 // 128), length=DRIVES * DRIVE)
     angles = driving.angles_deg
     chosen = choose(driving, args.seed)
     begin = time.perf_counter()

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from ppln import geometry
 from ppln.datasets.synthetic.people import People
-from ppln.datasets.synthetic.person import JOINTS
+from ppln.datasets.synthetic.people.person import JOINTS
 from ppln.events.simulate import simulate_histogram
 
 BONES = (  # numbers of joints, in the order of JOINTS

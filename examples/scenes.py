@@ -14,7 +14,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ppln.datasets.synthetic.scenes import Sample, Scenes
+from ppln.datasets.source import DeblurSample
+from ppln.datasets.synthetic.scenes import Scenes
 
 
 def event_picture(histogram: Tensor) -> Tensor:
@@ -23,7 +24,7 @@ def event_picture(histogram: Tensor) -> Tensor:
     return torch.stack([1 + balance.clamp(max=0), 1 - balance.abs(), 1 - balance.clamp(min=0)], -1)
 
 
-def draw(batch: Sample) -> Figure:
+def draw(batch: DeblurSample) -> Figure:
     count, frames, height, width = batch.sharp.shape
     figure = Figure(figsize=(12.5, 2.5 * count * height / width + 0.4), layout="constrained")
     for row, sharp, blurry, histogram in zip(

@@ -1,7 +1,8 @@
 """Parametric Piecewise Linear Networks: layers whose outputs are functions of time."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ppln.imports import on_demand
 
 if TYPE_CHECKING:
     from ppln import events, functional, models, nn, restore
@@ -33,23 +34,21 @@ _HOMES = {
     "Events": "events",
     "convert": "nn",
     "create_model": "models",
+    "events": "events",
+    "functional": "functional",
     "iter_events": "events",
     "list_models": "models",
     "load_released": "models",
+    "models": "models",
+    "nn": "nn",
     "piecewise_linear": "functional",
     "read_events": "events",
     "read_recording": "events",
+    "restore": "restore",
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'ppln' has no attribute {name!r}")
-    value = import_module(f"ppln.{_HOMES.get(name, name)}")
-    if name in _HOMES:
-        value = getattr(value, name)
-    globals()[name] = value
-    return value
+__getattr__ = on_demand(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,6 @@ first variant's time the others take. Memory is the peak of one step, the tensor
 `ppln bench` calls this; so does `python -c "from ppln import bench; bench.run(bench.Bench('node'))"`.
 """
 
-import json
 import os
 import platform
 import statistics
@@ -22,7 +21,9 @@ import torch
 from torch import Tensor
 
 import ppln
-from ppln.files import check_target, put_in_place
+from ppln import devices
+from ppln.files import check_target
+from ppln.forms import as_json, write_json
 from ppln.functional import memory, operator, reference
 from ppln.nn.released import ReleasedConv2d, ReleasedConvTranspose2d, released_potential
 
@@ -77,9 +78,7 @@ class Bench:
 
 def run(bench: Bench) -> dict[str, Any]:
     """Measure, write the JSON if asked to, and return the figures."""
-    device = bench.device if bench.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device 'cuda': torch sees no GPU here; use --device cpu")
+    device = devices.choose(bench.device)
     if bench.out is not None:
         check_target(bench.out, overwrite=bench.overwrite)  # an error now, rather than after all is measured
     torch.manual_seed(0)
@@ -92,15 +91,14 @@ def run(bench: Bench) -> dict[str, Any]:
         if "bytes" in facts and "convolution" not in name:
             row["GB/s"] = facts["bytes"] / row["ms"] / 1e6
     result = {
-        "bench": {k: str(v) if isinstance(v, Path) else v for k, v in asdict(bench).items()},
+        "bench": as_json(asdict(bench)),
         "machine": _machine(device),
         "facts": facts,
         "figures": figures,
     }
     if bench.out is not None:
         bench.out.parent.mkdir(parents=True, exist_ok=True)
-        with put_in_place(bench.out, overwrite=bench.overwrite) as aside:
-            aside.write_text(json.dumps(result, indent=1) + "\n")
+        write_json(bench.out, result, overwrite=bench.overwrite)
     return result
 
 

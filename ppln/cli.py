@@ -94,8 +94,8 @@ def _import_first(name: str) -> None:
     alone = alone and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # as of `ppln ... &` in a script
     before = signal.signal(signal.SIGINT, end) if alone else None
     try:
-        import torch  # noqa: F401
-
+        if name not in ("info", "convert-recording"):
+            import torch  # noqa: F401
         if name in ("train", "evaluate", "reproduce"):
             with suppress(ModuleNotFoundError):  # it is told where it is needed
                 import lightning_fabric  # noqa: F401
@@ -250,15 +250,11 @@ def _deblur(arguments: list[str]) -> None:
                     "give two places"
                 )
 
-        import torch
-
-        from ppln import restore
+        from ppln import devices, restore
         from ppln.engine import trained
 
         # What can be told before anything is read or written.
-        where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-        if where == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device is 'cuda', but torch sees no GPU here; use --device cpu")
+        where = devices.choose(device)
         restore.check_fps(fps)
         net: Any = trained.find(network)
         work = restore.Restoration(net.net.to(where), [], project=project, tile=tile)
@@ -336,9 +332,11 @@ def _deblur(arguments: list[str]) -> None:
 def _prepare(words: list[str]) -> None:
     from ppln.datasets import hqf
     from ppln.datasets.prepare import Done, Summary, prepare
-    from ppln.datasets.windows import SPLITS, Split
+    from ppln.datasets.source import SPLITS
+    from ppln.datasets.windows import Split
     from ppln.events.io import printable
     from ppln.progress import Progress
+    from ppln.protocols import FRAMES
 
     what, *arguments = words or ["--help"]
     cores = os.cpu_count() or 1
@@ -394,7 +392,7 @@ def _prepare(words: list[str]) -> None:
         raw: tuple[Path, ...],
         out: Path,
         use: Split = "test",
-        frames_per_blur: int = hqf.FRAMES_PER_BLUR,
+        frames_per_blur: int = FRAMES,
         workers: int = cores,
         verify: bool = False,
         overwrite: bool = False,

@@ -6,7 +6,6 @@ that the truth is known. `ppln demo` calls this.
 Dimensions: T frames, S samples of a curve, P pixels, H x W image.
 """
 
-import json
 import math
 import os
 import platform
@@ -26,15 +25,18 @@ from torch.nn import functional as F
 import ppln
 from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events import Events
-from ppln.events.io import require
 from ppln.files import alone, make_folder
-from ppln.models.deblurrer import BINS, Deblurrer
+from ppln.forms import write_json
+from ppln.image_files import IMAGEIO
+from ppln.imports import require
+from ppln.models.deblurrer import Deblurrer
 from ppln.models.edi import DeblurEDI
 from ppln.models.tiles import Encoded
 from ppln.nn import PPConv2d, PPConvTranspose2d
 from ppln.nn.potential import Potential
+from ppln.protocols import BINS
 from ppln.report import page
-from ppln.report.film import REQUIREMENT, Film, beside
+from ppln.report.film import Film, beside
 from ppln.restore import network_input, plan, to_light
 from ppln.tasks import pictures
 from ppln.tasks.deblur import Deblur
@@ -133,7 +135,7 @@ def run(demo: Demo, networks: Networks | None = None) -> dict[str, Any]:
 
 
 def _run(demo: Demo, networks: Networks | None) -> dict[str, Any]:
-    require("imageio_ffmpeg", REQUIREMENT, "the demo")
+    require("imageio_ffmpeg", IMAGEIO, "the demo")
     require("matplotlib", "matplotlib>=3.8", "the demo")
     watch = _Watch()
     with watch("weights"):
@@ -191,7 +193,7 @@ def _make(demo: Demo, networks: Networks, watch: _Watch) -> dict[str, Any]:
     with watch("page"):
         film = (demo.out / "beside.mp4").read_bytes()
         (demo.out / PAGE).write_text(page.render(scene, film, _told(result)), encoding="utf-8")
-    (demo.out / "metrics.json").write_text(json.dumps(result, indent=1) + "\n")
+    write_json(demo.out / "metrics.json", result)
     return result
 
 

@@ -37,6 +37,12 @@ def put_in_place(path: Path, *, overwrite: bool = True, inputs: Iterable[Path] =
             aside.unlink()
 
 
+def write_whole(path: Path, content: bytes | str, *, overwrite: bool = True) -> None:
+    """Write a file: in whole or not at all."""
+    with put_in_place(path, overwrite=overwrite) as aside:
+        aside.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
 def check_target(
     path: Path, *, overwrite: bool = False, is_folder: bool = False, inputs: Iterable[Path] = ()
 ) -> None:

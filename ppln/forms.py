@@ -1,4 +1,4 @@
-"""JSON that others may have written: read, and held to a form, or an error of one line.
+"""JSON: written as others can read it; and what others may have written, held to a form.
 
 A form says what a value must be:
 
@@ -11,15 +11,18 @@ A form says what a value must be:
 """
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args
 
+from ppln.files import write_whole
+
 DEPTH = 40  # lists in lists; whoever walks through a value may call themselves as often
 SCALAR = bool | int | float | str | None
 NUMBER = float | str
-"""As evaluate.as_json writes it: those that are not finite are text."""
+"""As as_json has it: those that are not finite are text."""
 SHOWN = 200  # characters of a value in an error
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "null"}
@@ -35,6 +38,23 @@ def read_json(path: Path, form: Any = object) -> Any:
         return parse_json(path.read_bytes(), form)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def write_json(path: Path, value: Any, *, overwrite: bool = True) -> None:
+    """A file that is there whole or not at all."""
+    text = json.dumps(as_json(value), indent=1, allow_nan=False) + "\n"
+    write_whole(path, text, overwrite=overwrite)
+
+
+def as_json(value: Any) -> Any:
+    """As strict JSON can have it: numbers that are not finite, and what it does not know, become text."""
+    if isinstance(value, Mapping):
+        return {str(key): as_json(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(entry) for entry in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 def parse_json(text: bytes | str, form: Any = object) -> Any:

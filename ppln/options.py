@@ -15,12 +15,13 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ppln.names import nearest
 
 T = TypeVar("T")
 POSITION = object()
@@ -285,8 +286,8 @@ def _wanted(kind: Any) -> str:
 
 
 def _nearest(flag: str, flags: Iterable[str]) -> str:
-    close = get_close_matches(flag, flags, n=1, cutoff=0.75)
-    return f"did you mean {close[0]}?" if close else "leave it out"
+    close = nearest(flag, flags, cutoff=0.75)
+    return f"did you mean {close}?" if close else "leave it out"
 
 
 def _usage(option: Option) -> str:

@@ -25,9 +25,10 @@ from ppln.carry import Light, Thresholds, carry, meet
 from ppln.events import Events, Frames, Recording
 from ppln.events.excerpt import LONGEST_GAP_US, Excerpt, exposures_of, frame_numbers
 from ppln.events.representations import histogram
-from ppln.models.deblurrer import BINS, Deblurrer
+from ppln.models.deblurrer import Deblurrer
 from ppln.models.tiles import LEAST_TILE, Encoded
 from ppln.models.unet import STRIDE
+from ppln.protocols import BINS
 
 GRID = np.linspace(0, 1, BINS + 1)  # the times that the protocol compares, and that blur is the mean of
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722], np.float32)  # of red, green and blue: Rec. 709

@@ -49,7 +49,7 @@ def deflated(start: bytes, zeros: int) -> bytes:
 
 
 def main(what: str, options: str, *paths: str) -> None:
-    from ppln.datasets.synthetic.bvh import read_bvh_folder
+    from ppln.datasets.synthetic.people.bvh import read_bvh_folder
     from ppln.events import read_recording
     from ppln.report import recording
 

@@ -1,10 +1,12 @@
 """JSON of others has its form, or there is an error of one line that says what is wrong where."""
 
 import json
+import math
+from pathlib import Path
 
 import pytest
 
-from ppln.forms import DEPTH, SCALAR, Maybe, check_form, parse_json, read_json, shown
+from ppln.forms import DEPTH, SCALAR, Maybe, check_form, parse_json, read_json, shown, write_json
 
 FORM = {
     "name": str,
@@ -83,3 +85,15 @@ def test_errors_quote_little():
     with pytest.raises(ValueError, match=r"is 'aaa.*\.\.\.; expected a list") as caught:
         check_form("a" * 10_000, [str])
     assert len(str(caught.value)) < 300
+
+
+def test_written_json_is_strict_and_whole(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, {"n": (1, 2.5, math.inf, math.nan), "none": None, 3: Path("x") / "y", "is": True})
+    wanted = {"n": [1, 2.5, "inf", "nan"], "none": None, "3": str(Path("x") / "y"), "is": True}
+    assert json.loads(path.read_text(), parse_constant=pytest.fail) == wanted
+    assert path.read_text().endswith("\n}\n")
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(FileExistsError, match="give overwrite=True"):
+        write_json(path, {}, overwrite=False)
+    assert json.loads(path.read_text()) == wanted

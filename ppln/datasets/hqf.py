@@ -24,7 +24,6 @@ NAMES = (
 )
 TEST = ("bike_bay_hdr", "boxes", "desk", "engineering_posters", "reflective_materials")
 TRAIN = tuple(name for name in NAMES if name not in TEST)
-FRAMES_PER_BLUR = 14
 VAL_IN = 10  # of a training recording, the last one in so many windows is for validation
 
 SUFFIXES = (".bag", ".h5")  # as it is published; as `ppln convert-recording` writes it

@@ -29,7 +29,8 @@ from ppln.datasets.windows import FORMAT, MANIFEST, VERSION, Entry, Manifest, Pr
 from ppln.events.events import whole
 from ppln.events.io import RecordingError, detect, regular
 from ppln.events.io.hdf5 import attribute, created, dataset, opened
-from ppln.files import alone, make_folder, put_in_place, refuse_inputs
+from ppln.files import alone, make_folder, put_in_place, refuse_inputs, write_whole
+from ppln.protocols import FRAMES
 
 ARRAYS = Window._fields
 COMPRESSION = 4  # of gzip
@@ -75,7 +76,7 @@ def prepare(
     out: Path | str,
     *,
     protocol: Protocol = "recordings",
-    frames_per_blur: int = hqf.FRAMES_PER_BLUR,
+    frames_per_blur: int = FRAMES,
     split: windows.Split = "test",
     workers: int = 1,
     verify: bool = False,
@@ -207,9 +208,9 @@ def _check_hqf(named: dict[str, Path], frames_per_blur: int) -> None:
     unknown = [str(source) for name, source in named.items() if name not in hqf.NAMES]
     if unknown:
         raise ValueError(f'raw: {", ".join(unknown)} is not of HQF; give protocol="recordings"')
-    if frames_per_blur != hqf.FRAMES_PER_BLUR:
+    if frames_per_blur != FRAMES:
         raise ValueError(
-            f"frames_per_blur is {frames_per_blur}, and in HQF's protocol it is {hqf.FRAMES_PER_BLUR}; "
+            f"frames_per_blur is {frames_per_blur}, and in HQF's protocol it is {FRAMES}; "
             'give protocol="recordings"'
         )
 
@@ -241,8 +242,7 @@ def _fault_of_size(source: Path, size: tuple[int, int], others: Mapping[str, tup
 
 
 def _save(manifest: Manifest, out: Path) -> None:
-    with put_in_place(out / MANIFEST) as aside:
-        aside.write_text(manifest.text())
+    write_whole(out / MANIFEST, manifest.text())
 
 
 def _run(jobs: list[_Job], workers: int) -> Iterator[Done | Exception]:

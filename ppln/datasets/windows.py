@@ -29,18 +29,18 @@ import torch
 from numpy.typing import NDArray
 
 from ppln.datasets import hqf
-from ppln.datasets.synthetic.scenes import Sample
-from ppln.events.camera import send
+from ppln.datasets.source import DeblurSample, check_split
+from ppln.devices import send
 from ppln.events.events import Events, Sensor, concatenate, whole
 from ppln.events.io import Header, RecordingError, iter_packets
 from ppln.events.io.hdf5 import Rows, dataset, open_file
 from ppln.events.recording import Frames
 from ppln.events.representations import histogram
 from ppln.forms import check_form, parse_json
+from ppln.protocols import FRAMES
 
 FORMAT, VERSION = "ppln windows", 1
 MANIFEST = "manifest.json"
-SPLITS = ("train", "val", "test")
 PEAK = 255  # of a frame
 
 Protocol = Literal["hqf", "recordings"]
@@ -79,7 +79,7 @@ def make_window(events: Events, images: NDArray[np.uint8], t_us: NDArray[np.int6
     return Window(images, counts.astype(np.uint16), t_us)
 
 
-def iter_windows(path: Path | str, frames_per_blur: int = hqf.FRAMES_PER_BLUR) -> Iterator[Window]:
+def iter_windows(path: Path | str, frames_per_blur: int = FRAMES) -> Iterator[Window]:
     """The windows of a recording of any format that has events and grey frames.
 
     It is read twice at a time, for frames and for events, as in many a format all events come first; one
@@ -268,8 +268,7 @@ class Windows:
 
     def __init__(self, folder: Path | str, split: str) -> None:
         self.folder, self.split = Path(folder), split
-        if split not in SPLITS:
-            raise ValueError(f"split is {split!r}; give one of {', '.join(SPLITS)}")
+        check_split(split)
         manifest = Manifest.read(self.folder)
         is_hqf = manifest.protocol == "hqf"
         entries = manifest.recordings
@@ -311,7 +310,7 @@ class Windows:
         return self.recordings[k], part[index - self.ends[k]]
 
     @torch.no_grad()
-    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> Sample:
+    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> DeblurSample:
         """Several windows; what is read goes to the device as it is, and becomes floats there."""
         device = torch.device(device)
         read = [self._read(*self.place(index)) for index in indices]
@@ -321,7 +320,9 @@ class Windows:
         frames = send(torch.from_numpy(images), device)
         blurry = frames.sum(1, keepdim=True, dtype=torch.int32).float() / (PEAK * self.frames)
         times = torch.linspace(0, 1, self.frames, device=device).expand(len(frames), -1)
-        return Sample(frames.float() / PEAK, blurry, send(torch.from_numpy(counts), device).float(), times)
+        return DeblurSample(
+            frames.float() / PEAK, blurry, send(torch.from_numpy(counts), device).float(), times
+        )
 
     def _read(self, name: str, row: int) -> tuple[NDArray, NDArray]:
         """frames [F, H, W] and histogram [2 (F - 1), H, W]"""

@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.forms import NUMBER, Maybe, read_json, shown
+from ppln.imports import require
+from ppln.markdown import grid
 from ppln.tasks import TASKS
 from ppln.tasks.task import Task
 
@@ -194,15 +196,6 @@ def table(comparison: Comparison) -> str:
     return "\n".join([title, "", grid(rows), "", *notes])
 
 
-def grid(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells, the first one the head, as a table of Markdown."""
-    cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [f"| {' | '.join(c.ljust(w) for c, w in zip(row, widths, strict=True))} |" for row in cells]
-    rule = "| " + " | ".join("-" * max(3, width) for width in widths) + " |"
-    return "\n".join([lines[0], rule, *lines[1:]])
-
-
 def paired(differences: NDArray[np.float64]) -> Tests | None:
     """Tests of whether differences are around 0; None for fewer than two finite ones."""
     stats = _stats()
@@ -346,11 +339,7 @@ def _refuse(first: Results, other: Results, why: str) -> None:
 
 
 def _stats() -> Any:
-    try:
-        from scipy import stats
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("comparison needs scipy; run: pip install 'scipy>=1.11'") from None
-    return stats
+    return require("scipy.stats", "scipy>=1.11", "comparison")
 
 
 def _number(value: float) -> str:

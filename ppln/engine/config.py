@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
 from types import NoneType, UnionType
@@ -27,6 +26,7 @@ from ppln.files import make_folder, put_in_place
 from ppln.forms import parse_json, shown
 from ppln.models import list_models
 from ppln.models.networks import NETWORKS
+from ppln.names import nearest
 from ppln.tasks import Task
 
 T = TypeVar("T")
@@ -245,8 +245,8 @@ def _fraction(section: Any, *names: str) -> None:
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
-    close = get_close_matches(name, names, n=1)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+    close = nearest(name, names)
+    return f"did you mean {close}?" if close else f"there are {', '.join(names)}"
 
 
 def plain(config: Any) -> Any:

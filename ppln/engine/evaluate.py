@@ -24,8 +24,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ppln.files import make_folder, put_in_place
-from ppln.tasks.task import Batch, Source, Task
+from ppln.files import make_folder, write_whole
+from ppln.forms import as_json
+from ppln.tasks import Batch, Source, Task
 
 BATCH = 8  # samples at a time, if nothing else is said
 PREDICTIONS_BYTES = 128 * 2**20
@@ -188,8 +189,7 @@ def write(folder: Path, evaluation: Evaluation, about: Mapping[str, Any]) -> Non
         raise ValueError(f"about has {', '.join(taken)}, which results.json has already; rename it")
     text = json.dumps(as_json({**results, **about}), indent=1, allow_nan=False)
     for name, content in {**files, "results.json": text.encode()}.items():
-        with put_in_place(folder / name) as aside:
-            aside.write_bytes(content)
+        write_whole(folder / name, content)
     if "predictions.npz" not in files:
         (folder / "predictions.npz").unlink(missing_ok=True)
 
@@ -261,14 +261,3 @@ def _csv(evaluation: Evaluation) -> bytes:
     # tolist() gives Python's numbers, whose repr is the shortest text that reads back exactly.
     lines += [",".join(map(repr, row)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
     return ("\n".join(lines) + "\n").encode()
-
-
-def as_json(value: Any) -> Any:
-    """As strict JSON can have it."""
-    if isinstance(value, Mapping):
-        return {str(key): as_json(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_json(entry) for entry in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    return value if value is None or isinstance(value, bool | int | str) else str(value)

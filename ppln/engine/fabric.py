@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed, nn
 
-from ppln import files
+from ppln import devices, files
 from ppln.engine.config import Machine
 
 T = TypeVar("T")
@@ -28,11 +28,7 @@ def make_fabric(machine: Machine) -> Any:
     from lightning_fabric.strategies import DDPStrategy, ModelParallelStrategy
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    device = machine.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is 'cuda', but torch sees no GPU here; use --device cpu")
+    device = devices.choose(machine.device)
     if device == "cuda" and machine.devices > torch.cuda.device_count():
         raise ValueError(f"devices is {machine.devices}, but there are {torch.cuda.device_count()} GPUs here")
     world = machine.devices * machine.nodes

@@ -11,7 +11,6 @@ next. Nothing here may end a training: what cannot be written is reported once, 
 Dimensions: H x W picture.
 """
 
-import json
 import math
 import os
 import sys
@@ -26,9 +25,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.engine.evaluate import as_json
-from ppln.engine.tables import Appended, Curves, Table, png, replace
-from ppln.files import make_folder
+from ppln.engine.tables import Appended, Curves, Table
+from ppln.files import make_folder, write_whole
+from ppln.forms import write_json
+from ppln.image_files import png
 
 _LINE_EVERY_S = 5.0
 _BAR_EVERY_S = 0.25
@@ -119,8 +119,7 @@ class Log:
     def baselines(self, found: Mapping[str, Mapping[str, float]]) -> None:
         """Metrics of what needs no training, by title, on the samples of all validations."""
         self._baselines = found
-        text = json.dumps(as_json(found), indent=1, allow_nan=False) + "\n"
-        self._safely(replace, self._out / "baselines.json", text.encode())
+        self._safely(write_json, self._out / "baselines.json", found)
         for title, metrics in found.items():
             self.say(f"baseline {title}: {_listed(metrics)}")
 
@@ -136,7 +135,7 @@ class Log:
     def picture(self, step: int, image: NDArray[np.uint8]) -> None:
         """image [H, W, 3]."""
         encoded = png(image)
-        self._safely(replace, self._out / "pictures" / f"step-{step:07d}.png", encoded)
+        self._safely(_write_picture, self._out / "pictures" / f"step-{step:07d}.png", encoded)
         if self._curves:
             self._safely(self._curves.picture, step, image.shape[0], image.shape[1], encoded)
         self._speed.pause()
@@ -169,6 +168,11 @@ class Log:
                 self._has_reported = True
                 with suppress(OSError):  # of a terminal that is closed
                     sys.stderr.write(f"ppln: {error}; training goes on, but its log will have gaps\n")
+
+
+def _write_picture(path: Path, encoded: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    write_whole(path, encoded)
 
 
 def _listed(metrics: Mapping[str, float]) -> str:

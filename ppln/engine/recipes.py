@@ -8,8 +8,9 @@ of RMSProp) is as in the authors' code. All but "finetune" train on synthetic da
 """
 
 from copy import deepcopy
-from difflib import get_close_matches
 from typing import Any, NamedTuple
+
+from ppln.names import suggestion
 
 Settings = dict[str, Any]
 
@@ -214,6 +215,4 @@ def describe(task: str) -> list[tuple[str, str]]:
 def _known(what: str, name: str, names: dict[str, Any]) -> str:
     if name in names:
         return name
-    close = get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise ValueError(f"{what}: there is no {name!r}; {hint}There are {', '.join(names)}")
+    raise ValueError(f"{what}: there is no {name!r}; {suggestion(name, names)}")

@@ -23,7 +23,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +46,7 @@ from ppln.engine.watch import NotFinite
 from ppln.files import alone, make_folder, put_in_place
 from ppln.forms import read_json
 from ppln.models import create_model, weights
+from ppln.names import suggestion
 from ppln.tasks import Task
 
 Results = dict[tuple[str, int], Plain]  # by row and seed
@@ -152,9 +152,7 @@ class Runner:
         rows = {row.key: row for row in self.study.rows}
         for name, key in [*(("rows", k) for k in self.how.rows), *(("rates", k) for k in self.how.rate_of)]:
             if key not in rows:
-                close = get_close_matches(key, rows, n=1)
-                hint = f"did you mean {close[0]!r}? " if close else ""
-                raise ValueError(f"{name}: there is no {key!r}; {hint}There are {', '.join(rows)}")
+                raise ValueError(f"{name}: there is no {key!r}; {suggestion(key, rows)}")
             if name == "rates" and not rows[key].trained:
                 raise ValueError(f"rates: {key!r} has nothing to train; leave it out")
         return [rows[key] for key in self.how.rows or rows]

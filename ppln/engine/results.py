@@ -8,9 +8,10 @@ from typing import Any, Literal, NamedTuple
 from ppln.engine import compare, config, portions
 from ppln.engine.arguments import refuse_idle
 from ppln.engine.config import Machine
-from ppln.engine.evaluate import Evaluation, as_json, describe, evaluate_each, write
+from ppln.engine.evaluate import Evaluation, describe, evaluate_each, write
 from ppln.engine.fabric import holding, launch
 from ppln.engine.trained import Network, find, home, unit
+from ppln.forms import as_json
 from ppln.options import HELP, command
 from ppln.tasks import TASKS, Task
 

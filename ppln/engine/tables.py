@@ -1,21 +1,11 @@
-"""The files of a training run's log: tables, TensorBoard's curves, pictures.
-
-Dimensions: H x W picture.
-"""
+"""The files of a training run's log: tables, and TensorBoard's curves."""
 
 import os
 import socket
-import struct
 import time
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from ppln.files import put_in_place
 
 
 class Appended:
@@ -135,26 +125,3 @@ class Curves:
 
     def close(self) -> None:
         self._file.close()
-
-
-def png(image: NDArray[np.uint8]) -> bytes:
-    """A picture [H, W, 3] as the bytes of a PNG file."""
-    assert (image.dtype, image.shape[2:]) == (np.uint8, (3,)), f"{image.dtype} {image.shape}"
-    height, width, _ = image.shape
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    # Each row begins with the number of its filter: 2, differences to the row above, modulo 256.
-    above = np.concatenate([np.zeros_like(image[:1]), image[:-1]])
-    rows = np.pad((image - above).reshape(height, -1), ((0, 0), (1, 0)), constant_values=2)
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits a channel, of type 2: RGB
-    parts = (b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes())), (b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Write a file, in place of what is there: in whole or not at all."""
-    path.parent.mkdir(exist_ok=True)
-    with put_in_place(path) as aside:
-        aside.write_bytes(content)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ppln.forms import check_depth
+from ppln.imports import require
 
 CHARACTERS = 100_000  # of a text; PyYAML takes seconds for as many, and 100 times the memory
 VALUES = 10_000  # that it stands for
@@ -50,10 +51,7 @@ def dump(values: Mapping[str, Any]) -> str:
 
 def _yaml() -> tuple[Any, Any, Any]:
     """The module, a loader and a dumper for which 1e-3 is a number, as it is for everyone else."""
-    try:
-        import yaml
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("settings in files need PyYAML; run: pip install pyyaml") from None
+    yaml = require("yaml", "pyyaml", "a file of settings")
     loader, dumper = type("Loader", (yaml.SafeLoader,), {}), type("Dumper", (yaml.SafeDumper,), {})
     number = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
     for kind in (loader, dumper):

@@ -35,6 +35,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ppln.devices import send
 from ppln.events.events import whole
 from ppln.events.random import as_uniform, bits, normal_pair, uniform
 
@@ -364,8 +365,3 @@ def noise_share(before: Tensor, light: Tensor) -> Tensor:
 def _keys(seeds: Tensor, purpose: int, pixels: int) -> Tensor:
     """A key for the random numbers of every pixel -> int64 [B, P] or [1, P]."""
     return bits(bits(seeds, purpose)[:, None], torch.arange(pixels, device=seeds.device))
-
-
-def send(values: Tensor, device: torch.device) -> Tensor:
-    """To the device, without making the CPU wait for it."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ppln.devices import send
 from ppln.events.camera import (
     DRAWS,
     Circuit,
@@ -28,7 +29,6 @@ from ppln.events.camera import (
     exceeds,
     most_of_poisson,
     noise_share,
-    send,
 )
 from ppln.events.random import bits
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events
-from ppln.events.io import require
 from ppln.events.recording import Frames, Recording
+from ppln.imports import require
 
 CONVERTED = ("CMYK", "YCbCr", "LAB", "HSV")  # to red, green and blue
 

@@ -18,10 +18,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ppln.events.camera import EventCamera, Pixels, Train, Traits, send
+from ppln.devices import send
+from ppln.events.camera import EventCamera, Pixels, Train, Traits
 from ppln.events.count import Clock, count_events
 from ppln.events.events import Events, Sensor, concatenate, whole
 from ppln.events.random import signed
+from ppln.protocols import BINS
 
 DVS = EventCamera()
 ROOM = 1 << 30  # float64 numbers that a GPU holds while it counts
@@ -59,7 +61,7 @@ def simulate_histogram(
     camera: Cameras = DVS,
     *,
     seed: Seeds = 0,
-    bins: int = 13,
+    bins: int = BINS,
 ) -> Tensor:
     """Counts in `bins` equal parts of the time -> float32 [2 * bins, H, W], of a batch [B, 2 * bins, H, W].
 

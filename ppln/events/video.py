@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from ppln.events.camera import EventCamera
 from ppln.events.events import whole
-from ppln.events.io import Header, Packet, RecordingError, Tell, require
+from ppln.events.io import Header, Packet, RecordingError, Tell
 from ppln.events.recording import Frames
 from ppln.events.simulate import DVS, simulate_video
+from ppln.image_files import IMAGEIO, read_picture
+from ppln.imports import require
 
-REQUIREMENT = "imageio[ffmpeg]>=2.30"
 PICTURES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 LUMA = np.array([0.299, 0.587, 0.114])  # of red, green and blue, as in video
 
@@ -108,7 +109,7 @@ def simulated_packets(
 
 
 def _video(path: Path, rate: Fraction | None) -> tuple[int, Stream]:
-    ffmpeg = require("imageio_ffmpeg", REQUIREMENT, "reading a video").get_ffmpeg_exe()
+    ffmpeg = require("imageio_ffmpeg", IMAGEIO, "reading a video").get_ffmpeg_exe()
     # Frames as they are stored: by default, ffmpeg repeats and leaves out some to make the rate even.
     frames = ["-map", "0:v:0", "-fps_mode", "passthrough", "-pix_fmt", "gray"]
     read = [ffmpeg, "-v", "error", "-protocol_whitelist", "file", "-i", str(path), *frames]
@@ -157,11 +158,10 @@ def _pictures(folder: Path, rate: Fraction) -> tuple[int, Stream]:
 
 
 def _in_order(paths: list[Path], rate: Fraction) -> Stream:
-    imageio = require("imageio.v3", REQUIREMENT, "reading pictures")
     shape = None
     for k, path in enumerate(paths):
         try:
-            picture = imageio.imread(path)
+            picture = read_picture(path, "reading pictures")
         except (OSError, ValueError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
             raise RecordingError(f"{path} is no picture that imageio can read: {error}") from error
         frame = _grey(path, picture)

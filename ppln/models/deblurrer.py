@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-BINS = 13
+from ppln.protocols import BINS, FRAMES
+
 EVENT_CHANNELS = 2 * BINS  # of x; the blurry frame follows
 QUIET = 0.3  # events a pixel, a deviation of counts that says little
 
@@ -77,4 +78,4 @@ def balanced(x: Tensor) -> Tensor:
 def grid(like: Tensor) -> Tensor:
     """The times of the protocol's 14 frames, the borders of the bins, for every sample -> [B, K + 1]"""
     dtype = torch.promote_types(like.dtype, torch.float32)
-    return torch.linspace(0, 1, BINS + 1, dtype=dtype, device=like.device).expand(like.shape[0], -1)
+    return torch.linspace(0, 1, FRAMES, dtype=dtype, device=like.device).expand(like.shape[0], -1)

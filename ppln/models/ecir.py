@@ -13,9 +13,10 @@ from numpy.polynomial import legendre
 from torch import Tensor, nn
 
 from ppln.functional.times import as_times
-from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, grid
+from ppln.models.deblurrer import EVENT_CHANNELS, Deblurrer, grid
 from ppln.models.layout import crop, interpolate, pad, silence
 from ppln.models.unet import STRIDE, UNet
+from ppln.protocols import BINS
 
 POINTS = 10  # at which the derivative is predicted: also the degree of the brightness
 HIDDEN = 16  # channels of the refinement's state

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, signed_count
+from ppln.models.deblurrer import EVENT_CHANNELS, Deblurrer, signed_count
 from ppln.models.layout import interpolate, repeat
+from ppln.protocols import BINS
 
 # Of the energy that `search` minimises, as it works best on synthetic scenes of the training split.
 AGREEMENT = 2.5  # the weight of the correlation

@@ -29,8 +29,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ppln.functional.times import as_times
-from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, signed_count
+from ppln.models.deblurrer import EVENT_CHANNELS, Deblurrer, signed_count
 from ppln.models.layout import crop, fold, interpolate, pad
+from ppln.protocols import BINS
 
 MOST_ITERATIONS = 10_000
 THRESHOLD = 0.01  # before training; features are of the order of 1

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ppln.functional.times import as_times, known
-from ppln.models.deblurrer import BINS, EVENT_CHANNELS, Deblurrer, signed_count
+from ppln.models.deblurrer import EVENT_CHANNELS, Deblurrer, signed_count
 from ppln.models.layout import crop, fold, pad
 from ppln.models.unet import STRIDE, UNet
 from ppln.nn import PPConv2d
+from ppln.protocols import BINS
 
 REACH = 4  # events are counted up to 1, 2, 4 and 8 bins of time before t and after it
 MANY = 4  # events, after which more tell little

@@ -3,7 +3,6 @@
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from ppln.models.head import DeblurPPLNHead
 from ppln.models.pose import PoseCalabrese, PoseCalabreseMod, PosePPLN
 from ppln.models.steering import SteeringHu, SteeringHuMod, SteeringPPLN
 from ppln.models.unet import DeblurPPLN, DeblurUNet, DeblurUNet14, DeblurUNetT
+from ppln.names import suggestion
 
 
 class Network(NamedTuple):
@@ -78,9 +78,7 @@ def known(name: str, names: Iterable[str] = NETWORKS) -> str:
     names = list(names)
     if name in names:
         return name
-    close = get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise ValueError(f"name: there is no network {name!r}; {hint}There are {', '.join(sorted(names))}")
+    raise ValueError(f"name: there is no network {name!r}; {suggestion(name, sorted(names))}")
 
 
 def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

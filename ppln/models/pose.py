@@ -17,9 +17,8 @@ from torch.nn import functional as F
 from ppln.functional.times import as_times
 from ppln.models.layout import crop, fold, interpolate, pad, repeat
 from ppln.nn import PPConv2d
+from ppln.protocols import EVENT_FRAMES, JOINTS
 
-FRAMES = 10
-JOINTS = 13
 _STRIDE = 4  # of the two pools
 
 
@@ -87,11 +86,13 @@ class PoseCalabreseMod(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.in_channels = FRAMES
-        self.features = nn.Sequential(*_encoder(FRAMES, [32, 64, 64, 64, 64]), *_decoder(FRAMES * JOINTS))
+        self.in_channels = EVENT_FRAMES
+        self.features = nn.Sequential(
+            *_encoder(EVENT_FRAMES, [32, 64, 64, 64, 64]), *_decoder(EVENT_FRAMES * JOINTS)
+        )
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        maps = crop(self.features(pad(x, _STRIDE)), x).unflatten(1, (FRAMES, JOINTS))
+        maps = crop(self.features(pad(x, _STRIDE)), x).unflatten(1, (EVENT_FRAMES, JOINTS))
         return interpolate(maps, t)
 
 
@@ -109,8 +110,8 @@ class PosePPLN(nn.Module):
         super().__init__()
         options = {"segments": segments, "temperature": temperature, "normalize": normalize}
         conv = partial(conv, kernel_size=1, bias=False, **options)
-        self.in_channels = FRAMES
-        self.entry = nn.ModuleList([conv(FRAMES, 4), conv(4, 4), conv(4, 4)])
+        self.in_channels = EVENT_FRAMES
+        self.entry = nn.ModuleList([conv(EVENT_FRAMES, 4), conv(4, 4), conv(4, 4)])
         self.encoder = nn.Sequential(*_encoder(4, [32, 32, 32, 64, 64]))
         self.middle = nn.ModuleList([conv(64, 32), conv(32, 32), conv(32, 64)])
         self.decoder = nn.Sequential(*_decoder(JOINTS))

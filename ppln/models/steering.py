@@ -16,8 +16,7 @@ from torch.nn import functional as F
 from ppln.functional.times import as_times
 from ppln.models.layout import interpolate, repeat
 from ppln.nn import PPLinear
-
-FRAMES = 10
+from ppln.protocols import ROWS
 
 
 class _Block(nn.Module):
@@ -81,9 +80,9 @@ class SteeringHuMod(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.in_channels = 2 * FRAMES
+        self.in_channels = 2 * ROWS
         self.trunk = _Trunk(self.in_channels, (5, 5, 5))
-        self.linear = nn.Linear(64, FRAMES)
+        self.linear = nn.Linear(64, ROWS)
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
         return interpolate(self.linear(self.trunk(x)), t)
@@ -114,7 +113,7 @@ class SteeringPPLN(nn.Module):
     ) -> None:
         super().__init__()
         linear = partial(linear, segments=segments, temperature=temperature, normalize=normalize)
-        self.in_channels = 2 * FRAMES
+        self.in_channels = 2 * ROWS
         self.trunk = _Trunk(self.in_channels, (5, 5, 4))
         self.linear1 = linear(64, 32)
         self.blocks = nn.ModuleList(_PPBlock(32, linear) for _ in range(2))

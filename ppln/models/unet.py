@@ -19,6 +19,7 @@ from ppln.models.deblurrer import EVENT_CHANNELS, Deblurrer
 from ppln.models.layout import crop, fold, interpolate, pad, repeat, silence
 from ppln.nn import PPConv2d, PPConvTranspose2d
 from ppln.nn.released import ReleasedConv2d, ReleasedConvTranspose2d
+from ppln.protocols import FRAMES
 
 STRIDE = 16  # of the four layers that go down
 
@@ -191,7 +192,7 @@ class DeblurUNet14(UNet, Deblurrer):
     """
 
     def __init__(
-        self, *, width: int = 192, frames: int = 14, residual: bool = False, balance: bool = False
+        self, *, width: int = 192, frames: int = FRAMES, residual: bool = False, balance: bool = False
     ) -> None:
         if frames < 2:
             raise ValueError(f"frames must be at least 2, got {frames}")

@@ -9,7 +9,7 @@ float32, and whole numbers stay what they are.
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -17,8 +17,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from ppln.files import put_in_place
+from ppln.files import write_whole
 from ppln.forms import SCALAR, brief, check_form, parse_json, shown
+from ppln.markdown import grid
 from ppln.models.networks import (
     NETWORKS,
     all_options,
@@ -90,10 +91,10 @@ class Card:
         }
         if trained:
             rows |= {"budget": self.budget, "licence": self.licence, "date": self.date}
-        page = [f"# {self.name}", network.summary, _table(["", ""], rows.items())]
+        page = [f"# {self.name}", network.summary, grid([("", ""), *rows.items()], padded=False)]
         if self.metrics:
             lines = [(m.name, f"{m.value:.6g}", m.unit, m.data) for m in self.metrics]
-            page += ["## Metrics", _table(["metric", "value", "unit", "measured on"], lines)]
+            page += ["## Metrics", grid([("metric", "value", "unit", "measured on"), *lines], padded=False)]
         call = f'"{self.name}", pretrained=True' if trained else f'"{self.name}"'
         page += [
             "## Use",
@@ -142,8 +143,7 @@ def write(
     from safetensors.torch import save
 
     content = save(tensors, {_KEY: json.dumps(header, allow_nan=False)})
-    with put_in_place(path, overwrite=overwrite) as aside:
-        aside.write_bytes(content)
+    write_whole(path, content, overwrite=overwrite)
     return card
 
 
@@ -239,9 +239,3 @@ def _sha256(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{key} {value.dtype} {list(value.shape)}".encode())
         digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _table(head: list[str], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    cells = ([" ".join(cell.split()).replace("|", r"\|") for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)

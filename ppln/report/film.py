@@ -15,10 +15,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.events.io import require
 from ppln.files import check_target, put_in_place
+from ppln.image_files import IMAGEIO
+from ppln.imports import require
 
-REQUIREMENT = "imageio[ffmpeg]>=2.30"
 LEAST_FPS = 0.01
 MOST_GIF_FPS = 50  # players show faster ones slowly
 SMALL = 360  # pixels; narrower pictures are shown beside each other in double size
@@ -86,7 +86,7 @@ class Film:
             raise ValueError(
                 f"play_fps is {play_fps}, but gifs play {MOST_GIF_FPS} at most; write .mp4, or lower it"
             )
-        require("imageio.v3" if kind is not _Mp4 else "imageio_ffmpeg", REQUIREMENT, "writing a film")
+        require("imageio.v3" if kind is not _Mp4 else "imageio_ffmpeg", IMAGEIO, "writing a film")
         self.path, self.play_fps, self.frames = path, play_fps, 0
         self._place = path.resolve()  # where a link leads
         self._table = self._place.with_suffix(".times.csv") if kind is _Mp4 else None

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.events.io import require
-from ppln.report.film import REQUIREMENT
+from ppln.image_files import IMAGEIO
+from ppln.imports import require
 
 DIGITS = {"psnr": 2, "ssim": 4, "nrmse": 4}  # of the metrics, as they are shown
 HEADINGS = {"psnr": "PSNR, dB", "ssim": "SSIM", "nrmse": "NRMSE"}
@@ -78,7 +78,7 @@ def uri(content: bytes, kind: str) -> str:
 
 
 def picture_uri(picture: NDArray[np.uint8], kind: str = "png", **options: Any) -> str:
-    imageio = require("imageio.v3", REQUIREMENT, "the page of the demo")
+    imageio = require("imageio.v3", IMAGEIO, "the page of the demo")
     return uri(imageio.imwrite("<bytes>", picture, extension=f".{kind}", **options), f"image/{kind}")
 
 

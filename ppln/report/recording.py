@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events import Events, Frames, Imu, Sensor, Signal, Triggers, concatenate
-from ppln.events.io import Header, Unread, detect, iter_packets, printable, require, sources
+from ppln.events.io import Header, Unread, detect, iter_packets, printable, sources
 from ppln.files import check_target, put_in_place
+from ppln.imports import require
 
 _RATE_BIN_US = 10_000
 _GAP_US = 100_000  # no event anywhere on the sensor for so long is worth a line

@@ -12,11 +12,12 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from ppln.engine.compare import Interval, grid, spread
+from ppln.engine.compare import Interval, spread
 from ppln.engine.portions import Plain
 from ppln.engine.studies import Claim
-from ppln.files import check_target, put_in_place
+from ppln.files import check_target, write_whole
 from ppln.forms import check_form
+from ppln.markdown import grid
 
 SAME_SIZE = 0.05  # networks whose parameters differ by no more count as equally large
 INPUT = "blurry"  # the row that gives back its input
@@ -44,8 +45,7 @@ class Verdict:
 def put(page: Path, study: Mapping[str, Any]) -> None:
     """Put the tables into a page of Markdown, between its lines `<!-- study NAME -->` and `<!-- end -->`."""
     before, after = around(page, study["study"])
-    with put_in_place(page) as aside:
-        aside.write_text(f"{before}\n\n{markdown(study)}\n{after}", encoding="utf-8")
+    write_whole(page, f"{before}\n\n{markdown(study)}\n{after}")
 
 
 def around(page: Path, name: str) -> tuple[str, str]:

@@ -19,15 +19,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ppln.datasets.synthetic.scenes import Sample, Scenes
+from ppln.datasets.source import DeblurSample, Source
 from ppln.datasets.windows import Windows
 from ppln.metrics import PEAK, nrmse, psnr, ssim, to_uint8
 from ppln.models import create_model
-from ppln.models.deblurrer import BINS
+from ppln.protocols import BINS, FRAMES
 from ppln.tasks import pictures
-from ppln.tasks.task import Batch, Source, Task, check_data, draw_times, length_of, pick
+from ppln.tasks.task import Batch, Task, check_data, draw_times, length_of, pick
 
-FRAMES = BINS + 1
 _OF_SCENES = (
     *("height", "width", "train_samples", "val_samples", "test_samples"),
     *("textures", "motion_px", "substeps", "davis", "slow", "data_seed"),
@@ -76,10 +75,10 @@ class Deblur(Task):
     below one level and white above another, and carries a fixed pattern."""
     slow: bool = False
     """In some scenes, let the camera's pixels follow the light slowly, as they do where it is dark."""
-    train_times: int = 14
+    train_times: int = FRAMES
     """Sharp frames of a training sample: 14, evenly spaced; or more to learn times in between, 13 k + 1,
     such as 27, where k divides --substeps."""
-    test_times: int = 14
+    test_times: int = FRAMES
     """Sharp frames of a test sample: 14, or more, as --train-times. Times that are not among those of
     training also have metrics of their own."""
     data_seed: int = 0
@@ -125,6 +124,8 @@ class Deblur(Task):
                     stacklevel=2,
                 )
             return windows
+        from ppln.datasets.synthetic.scenes import Scenes  # loaded only where samples are made
+
         return Scenes(
             split,
             size=(self.height, self.width),
@@ -139,7 +140,7 @@ class Deblur(Task):
             seed=self.data_seed,
         )
 
-    def batch(self, samples: Sample, positions: Tensor | None, seed: int) -> Batch:
+    def batch(self, samples: DeblurSample, positions: Tensor | None, seed: int) -> Batch:
         x = torch.cat([samples.histogram, samples.blurry], 1)  # [B, 27, H, W]
         rows = draw_times(self.times_per_sample, samples.times.shape[1], x, positions, seed)
         return Batch(x, pick(samples.times, rows), pick(samples.sharp, rows)[:, :, None], {})

@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ppln import geometry
-from ppln.datasets.synthetic.people import People, Sample
+from ppln.datasets.source import PoseSample, Source
 from ppln.metrics import mpjpe
-from ppln.models.pose import FRAMES
+from ppln.protocols import EVENT_FRAMES
 from ppln.tasks import pictures
-from ppln.tasks.task import Batch, Source, Task, check_data, draw_times, length_of, pick
+from ppln.tasks.task import Batch, Task, check_data, draw_times, length_of, pick
 
 CAMERAS = (2, 3)  # by DHP19's numbers
 CONFIDENCE = 0.3
-_BONES = (  # numbers of joints, in the order of datasets.synthetic.person.JOINTS
+_BONES = (  # numbers of joints, in the order of datasets.synthetic.people.person.JOINTS
     *((1, 2), (1, 3), (3, 7), (2, 4), (4, 8), (1, 5), (2, 6), (5, 6)),
     *((5, 9), (9, 11), (6, 10), (10, 12)),
 )
@@ -77,27 +77,29 @@ class Pose(Task):
     """Seed of the people: another number, other people."""
 
     def __post_init__(self) -> None:
-        check_data(self, ("people",), "substeps", frames=FRAMES)
+        check_data(self, ("people",), "substeps", frames=EVENT_FRAMES)
         if not 0 < self.sigma_px < math.inf:
             raise ValueError(f"sigma_px is {self.sigma_px}; give a finite number above 0")
 
     def source(self, split: str) -> Source:
+        from ppln.datasets.synthetic.people import People  # loaded only where samples are made
+
         return People(
             split,
             motions=self.motions,
             size=(self.height, self.width),
             cameras=CAMERAS,
-            frames=FRAMES,
+            frames=EVENT_FRAMES,
             substeps=self.substeps,
             seed=self.data_seed,
             length=length_of(self, split),
         )
 
-    def batch(self, samples: Sample, positions: Tensor | None, seed: int) -> Batch:
+    def batch(self, samples: PoseSample, positions: Tensor | None, seed: int) -> Batch:
         """x [B, V, 10, H, W]; target [B, T, V, J, H, W]; the joints themselves are for the judge."""
         x = samples.dvs
-        rows = draw_times(self.times_per_sample, FRAMES, x, positions, seed)
-        t = torch.linspace(0, 1, FRAMES, device=x.device)[rows]
+        rows = draw_times(self.times_per_sample, EVENT_FRAMES, x, positions, seed)
+        t = torch.linspace(0, 1, EVENT_FRAMES, device=x.device)[rows]
         joints_px = pick(samples.joints_px.transpose(1, 2), rows)  # [B, T, V, J, 2]
         target = heat_maps(joints_px, (self.height, self.width), self.sigma_px)
         joints = {"joints_px": joints_px, "joints_mm": pick(samples.joints_mm, rows)}
@@ -107,7 +109,7 @@ class Pose(Task):
         """Each camera on its own. A network for one frame (one channel) is given that of each time."""
         views = batch.x.shape[1]
         if getattr(model, "in_channels", None) == 1:
-            rows = (batch.t * (FRAMES - 1)).round().long()  # [B, T]
+            rows = (batch.t * (EVENT_FRAMES - 1)).round().long()  # [B, T]
             frames = pick(batch.x.transpose(1, 2), rows)  # [B, T, V, H, W]
             t = batch.t[..., None].expand(frames.shape[:3])
             return model(frames.flatten(0, 2)[:, None], t.flatten()).unflatten(0, frames.shape[:3])
@@ -169,7 +171,7 @@ class Pose(Task):
         """Three samples: the last frame of both cameras, the true joints (green) and those found (orange)."""
         pixels = pictures.array(self.locate(prediction[:3])[0][:, -1])  # [B, V, J, 2]
         true = pictures.array(batch.extra["joints_px"][:3, -1])
-        last = (batch.t[:3, -1:] * (FRAMES - 1)).round().long()
+        last = (batch.t[:3, -1:] * (EVENT_FRAMES - 1)).round().long()
         frames = 1 - pictures.array(pick(batch.x[:3].transpose(1, 2), last)[:, 0])  # [B, V, H, W]
         return pictures.tiles(
             [

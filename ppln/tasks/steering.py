@@ -9,17 +9,21 @@ Dimensions: B samples, T time stamps, H x W image.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ppln.datasets.synthetic.driving import ROWS, SAMPLES, Driving, Group
+from ppln.datasets.source import DRIVE, Source, SteeringSample
 from ppln.metrics import rmse
+from ppln.protocols import ROWS
 from ppln.tasks import pictures
-from ppln.tasks.task import Batch, Source, Task, check_data, length_of, pick
+from ppln.tasks.task import Batch, Task, check_data, length_of, pick
+
+if TYPE_CHECKING:
+    from ppln.datasets.synthetic.driving import Driving
 
 _Angles = NDArray[np.float32]
 _PLOT = 260  # columns of a plot
@@ -60,19 +64,21 @@ class Steering(Task):
 
     def __post_init__(self) -> None:
         check_data(self, ("driving",), "samples_per_drive")
-        if SAMPLES % self.samples_per_drive:
+        if DRIVE % self.samples_per_drive:
             raise ValueError(
-                f"samples_per_drive is {self.samples_per_drive}; give a number that divides {SAMPLES}"
+                f"samples_per_drive is {self.samples_per_drive}; give a number that divides {DRIVE}"
             )
 
     def source(self, split: str) -> Source:
+        from ppln.datasets.synthetic.driving import Driving  # loaded only where samples are made
+
         length = length_of(self, split)
         drives = -(-length // self.samples_per_drive)
         size = (self.height, self.width)
-        driving = Driving(split, size=size, length=drives * SAMPLES, seed=self.data_seed)
-        return Spread(driving, length, SAMPLES // self.samples_per_drive)
+        driving = Driving(split, size=size, length=drives * DRIVE, seed=self.data_seed)
+        return Spread(driving, length, DRIVE // self.samples_per_drive)
 
-    def batch(self, samples: Group, positions: Tensor | None, seed: int) -> Batch:
+    def batch(self, samples: SteeringSample, positions: Tensor | None, seed: int) -> Batch:
         """x [B, 20, H, W]: frames, then event frames, each scaled on its own. Nothing is random."""
         x = torch.cat([scale_frames(samples.aps), scale_events(samples.dvs)], 1)
         t = torch.linspace(0, 1, ROWS, device=x.device).expand(len(x), ROWS)
@@ -143,13 +149,13 @@ class _Straight(nn.Module):
 class Spread:
     """Every `step`-th sample of some drives, `length` in all."""
 
-    def __init__(self, driving: Driving, length: int, step: int) -> None:
+    def __init__(self, driving: "Driving", length: int, step: int) -> None:
         self.driving, self.length, self.step = driving, length, step
 
     def __len__(self) -> int:
         return self.length
 
-    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> Group:
+    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> SteeringSample:
         numbers = list(indices)
         for index in numbers:
             if not 0 <= index < self.length:

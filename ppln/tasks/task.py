@@ -7,29 +7,20 @@ Dimensions: B samples, T time stamps.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ppln.datasets.synthetic.draws import Draws
+from ppln.datasets.draws import Draws
+from ppln.datasets.source import SPLITS, Source, check_split
 from ppln.events.events import whole
 
-SPLITS = ("train", "val", "test")
 TIMES = 1  # what random numbers of a run are drawn for; its order of samples has none of these
-
-
-class Source(Protocol):
-    """Numbered samples, each made from its number alone, many at a time, on a device."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> Any:
-        """A NamedTuple of tensors [B, ...]."""
 
 
 class Batch(NamedTuple):
@@ -94,8 +85,7 @@ class Task(ABC):
 
 def length_of(task: Any, split: str) -> int:
     """How many samples a split has, by the task's `train_samples`, `val_samples` and `test_samples`."""
-    if split not in SPLITS:
-        raise ValueError(f"split is {split!r}; choose one of: {', '.join(SPLITS)}")
+    check_split(split)
     return getattr(task, f"{split}_samples")
 
 

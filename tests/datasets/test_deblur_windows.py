@@ -234,7 +234,7 @@ def test_splits(folder):
     assert not set(train.missing) & {"desk_slow", "boxes"}
     with pytest.warns(UserWarning, match=r"lacks bike_bay_hdr, engineering_posters, .* not those of HQF"):
         assert len(Deblur(data="windows", folder=folder).source("test")) == len(test)
-    with pytest.raises(ValueError, match="split is 'all'; give one of train, val, test"):
+    with pytest.raises(ValueError, match="split is 'all'; choose one of: train, val, test"):
         Windows(folder, "all")
     for index in (-1, 4):
         with pytest.raises(IndexError, match=f"index is {index}; there are 4 windows"):

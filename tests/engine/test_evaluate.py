@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ppln.engine import evaluate as module
 from ppln.engine.evaluate import Evaluation, describe, evaluate, evaluate_each, write
 from ppln.engine.feed import Held
-from ppln.tasks.task import Batch, Source, Task
+from ppln.tasks import Batch, Source, Task
 
 WIDTH, TIMES = 6, 3
 

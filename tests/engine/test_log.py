@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ppln.engine.log import Log, _Speed
-from ppln.engine.tables import png
+from ppln.image_files import png
 
 CLOCK = {"samples_per_s", "data_wait", "gpu_memory_bytes", "unix_time_s"}
 

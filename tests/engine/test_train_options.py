@@ -249,7 +249,7 @@ def test_resume_of_a_damaged_config():
 def test_missing_packages(monkeypatch):
     Path("a.yaml").write_text("{}")
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(ModuleNotFoundError, match="pip install pyyaml"):
+    with pytest.raises(ModuleNotFoundError, match="pip install 'pyyaml'"):
         arguments.parse("fake", ["--config", "a.yaml"])
 
 

@@ -13,14 +13,7 @@ from python_camera import python_bits, python_events
 
 from ppln.events import Events, concatenate
 from ppln.events import simulate as module
-from ppln.events.camera import (
-    EventCamera,
-    Pixels,
-    Train,
-    exceeds,
-    most_of_poisson,
-    thresholds,
-)
+from ppln.events.camera import EventCamera, Pixels, Train, exceeds, most_of_poisson, thresholds
 from ppln.events.random import bits, normal_pair, uniform
 from ppln.events.representations import histogram
 from ppln.events.simulate import simulate_events, simulate_histogram, simulate_video

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ppln.models.deblurrer import BINS
 from ppln.models.eslnet import THRESHOLD, DeblurESLNet, DeblurESLNetPP, Dictionary
+from ppln.protocols import BINS
 
 BOTH = pytest.mark.parametrize("network", [DeblurESLNet, DeblurESLNetPP])
 B, T = 2, 3

@@ -3,9 +3,10 @@
 Dimensions: B batch, T time stamps, N segments, H x W image.
 """
 
+import blurred
 import pytest
 import torch
-from blurred import B, inputs, scene
+from blurred import B, inputs
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -98,14 +99,7 @@ def test_embedding_tells_all_pixels_apart():
 @pytest.mark.parametrize("size", [(1, 1), (5, 7), (16, 32)])
 @pytest.mark.parametrize("temperature", [None, 100.0])
 def test_any_size_and_form_of_time(size: tuple[int, int], temperature: float | None):
-    net, x, t = model(temperature=temperature), inputs(*size), torch.rand(B, T)
-    with torch.no_grad():
-        y = net(x, t)
-        assert y.shape == (B, T, 1, *size)
-        assert net(x, 0.5).shape == net(x, torch.tensor(0.5)).shape == net(x, t[:, 0]).shape == (B, 1, *size)
-        for k in range(T):
-            torch.testing.assert_close(y[:, k], net(x, t[:, k]), atol=1e-5, rtol=0)
-        torch.testing.assert_close(net(x, t.flip(1)), y.flip(1), atol=1e-5, rtol=0)
+    blurred.takes_any_form_of_time(model(temperature=temperature), inputs(*size), torch.rand(B, T))
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 200.0])
@@ -132,26 +126,15 @@ def test_the_blurry_frame_stays_float32_under_autocast():
 
 
 def test_compiles_whole():
-    net, x, t = model(), inputs(), torch.rand(B, T)
-    with torch.no_grad():
-        y = torch.compile(net, backend="eager", fullgraph=True)(x, t)
-        torch.testing.assert_close(y, net(x, t), atol=1e-6, rtol=0)
+    blurred.compiles_whole(model())
 
 
 def test_starts_from_the_blurry_frame():
-    x = inputs()
-    with torch.no_grad():
-        y = DeblurSR(width=4, features=8).eval()(x, torch.rand(B, T))
-    torch.testing.assert_close(y, x[:, None, -1:].expand_as(y))
+    blurred.starts_from_the_blurry_frame(DeblurSR(width=4, features=8))
 
 
 def test_errors():
-    for t, match in (
-        (1.5, r"t must be in \[0, 1\]"),
-        (torch.rand(B + 1), rf"t must be a number, \[{B}\] or"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            model()(inputs(), t)
+    blurred.refuses_times(model())
     for name in ("features", "blocks", "segments"):
         with pytest.raises(ValueError, match=f"{name} must be .*at least 1, got 0"):
             model(**{name: 0})
@@ -162,12 +145,4 @@ def test_errors():
 @pytest.mark.parametrize("temperature", [None, 100.0])
 def test_learns_one_scene(temperature: float | None):
     torch.manual_seed(0)
-    net, (x, t, frames) = DeblurSR(width=8, features=16, temperature=temperature), scene()
-    optimizer = torch.optim.Adam(net.parameters(), 3e-3)
-    blurry = (x[:, None, -1:] - frames).abs().mean().item()
-    for _ in range(60):
-        loss = (net(x, t) - frames).abs().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < 0.3 * blurry
+    blurred.learns_one_scene(DeblurSR(width=8, features=16, temperature=temperature))

@@ -16,8 +16,9 @@ from ppln.events.io import read_recording
 from ppln.events.representations import histogram
 from ppln.metrics import psnr, to_uint8
 from ppln.models import edi
-from ppln.models.deblurrer import BINS, grid
+from ppln.models.deblurrer import grid
 from ppln.models.edi import DeblurEDI
+from ppln.protocols import BINS
 
 SLIDER = Path(__file__).parents[2] / "../shared/data/recordings/slider_depth.zip"
 MEANS = ["frames", "exposure"]
@@ -167,7 +168,7 @@ def quality(prediction: Tensor, sharp: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("threshold", [0.1, 0.2, 0.35])
 def test_the_contrast_of_a_camera_is_found(threshold: float, monkeypatch):
-    monkeypatch.setattr("ppln.datasets.synthetic.scenes.BEFORE", 0)  # events begin with the exposure
+    monkeypatch.setattr("ppln.datasets.synthetic.scenes.scenes.BEFORE", 0)  # events begin with the exposure
     x, sharp = scenes(threshold)
     # Where little moves, events show few edges: the median.
     assert threshold / 1.4 < DeblurEDI().search(x).median() < 1.4 * threshold
@@ -176,7 +177,7 @@ def test_the_contrast_of_a_camera_is_found(threshold: float, monkeypatch):
 
 
 def test_noise_of_the_frame_is_not_taken_for_contrast(monkeypatch):
-    monkeypatch.setattr("ppln.datasets.synthetic.scenes.BEFORE", 0)
+    monkeypatch.setattr("ppln.datasets.synthetic.scenes.scenes.BEFORE", 0)
     x, _ = scenes(0.2)
     noisy = x.clone()
     noisy[:, -1] += 0.02 * torch.randn(noisy[:, -1].shape, generator=torch.Generator().manual_seed(0))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from halves import assert_halves_are_the_whole
 
 import ppln
 from ppln.tasks import TASKS, Batch, Deblur, pictures
@@ -78,15 +79,7 @@ def test_a_sample_does_not_depend_on_its_batch(samples):
     whole = SMALL.batch(samples, positions, seed=9)
     parts = [([0, 1], positions[:2]), ([2, 3], positions[2:])]
     halves = [SMALL.batch(part(samples, which), where, seed=9) for which, where in parts]
-    for field in range(3):
-        assert torch.equal(torch.cat([half[field] for half in halves]), whole[field])
-    prediction = whole.target * 0.9 + 0.02
-    losses = [SMALL.loss(p, half) for p, half in zip(prediction.split(2), halves, strict=True)]
-    torch.testing.assert_close(SMALL.loss(prediction, whole), torch.stack(losses).mean())
-    judged = [SMALL.judge(p, half) for p, half in zip(prediction.split(2), halves, strict=True)]
-    for name, column in SMALL.judge(prediction, whole).items():
-        assert column.dtype == torch.float64
-        assert torch.equal(column, torch.cat([columns[name] for columns in judged]))
+    assert_halves_are_the_whole(SMALL, whole.target * 0.9 + 0.02, whole, halves)
 
 
 def test_the_loss_is_the_mean_absolute_error():

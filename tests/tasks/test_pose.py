@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from halves import assert_halves_are_the_whole
 from torch import nn
 
 import ppln
@@ -81,17 +82,8 @@ def test_a_sample_does_not_depend_on_its_batch(samples):
     halves = [
         SMALL.batch(type(samples)(*(f[k : k + 2] for f in samples)), positions[k : k + 2], 9) for k in (0, 2)
     ]
-    for field in range(3):
-        assert torch.equal(torch.cat([half[field] for half in halves]), whole[field])
     prediction = whole.target.roll(1, -1) * 0.5 + 0.1
-    losses = [SMALL.loss(p, half) for p, half in zip(prediction.split(2), halves, strict=True)]
-    torch.testing.assert_close(SMALL.loss(prediction, whole), torch.stack(losses).mean())
-    judged = [SMALL.judge(p, half) for p, half in zip(prediction.split(2), halves, strict=True)]
-    for name, column in SMALL.judge(prediction, whole).items():
-        assert column.dtype == torch.float64
-        torch.testing.assert_close(
-            column, torch.cat([columns[name] for columns in judged]), rtol=1e-9, atol=0
-        )
+    assert_halves_are_the_whole(SMALL, prediction, whole, halves, rtol=1e-9)
 
 
 def test_a_heat_map_is_a_gaussian_around_the_nearest_pixel():

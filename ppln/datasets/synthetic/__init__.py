@@ -1,1 +1,1 @@
-"""Data made by the package itself: scenes for deblurring, and the textures they are made of."""
+"""Data made by the package itself: scenes for deblurring, drives for steering, people for pose."""

@@ -102,14 +102,6 @@ Packet = Header | Events | Frames | Triggers | Signal | Imu | Unread
 Tell = Callable[[str, int, int | None], None]  # of what, how much is done, and of how much, where it is known
 
 
-def require(library: str, requirement: str, what: str) -> Any:
-    """Import an optional library, or say how to get it."""
-    try:
-        return importlib.import_module(library)
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(f"{what} needs {library}; run: pip install '{requirement}'") from None
-
-
 def cut_short(path: Path, byte: int, options: Options) -> None:
     """A record is not whole: a fault, or with repair the end."""
     fault = f"{path} is cut short or damaged: the record at byte {byte} is not whole"

@@ -21,18 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events, Sensor
-from ppln.events.io import (
-    CHUNK,
-    Header,
-    Options,
-    Packet,
-    RecordingError,
-    agreed_sensor,
-    cut_short,
-    require,
-)
+from ppln.events.io import CHUNK, Header, Options, Packet, RecordingError, agreed_sensor, cut_short
 from ppln.events.io.limits import Allowance, decompressed
 from ppln.events.recording import Frames, Imu, Triggers, Unread
+from ppln.imports import require
 
 MAGIC = b"#!AER-DAT4.0\r\n"
 HEADER_BYTES = 1 << 24  # at most; those of real files have some thousand

@@ -20,18 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events
-from ppln.events.io import (
-    CHUNK,
-    Header,
-    Options,
-    RecordingError,
-    agreed_sensor,
-    refuse_camera,
-    regular,
-    require,
-)
+from ppln.events.io import CHUNK, Header, Options, RecordingError, agreed_sensor, refuse_camera, regular
 from ppln.events.io.limits import decompressed
 from ppln.events.recording import Unread
+from ppln.imports import require
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 DEFLATE, SHUFFLE, FLETCHER32, LZF = 1, 2, 3, 32000  # filters that libhdf5 and h5py bring

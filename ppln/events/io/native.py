@@ -18,17 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events
-from ppln.events.io import (
-    Header,
-    Options,
-    Packet,
-    RecordingError,
-    Tell,
-    detect,
-    iter_packets,
-    sources,
-    told,
-)
+from ppln.events.io import Header, Options, Packet, RecordingError, Tell, detect, iter_packets, sources, told
 from ppln.events.io.hdf5 import (
     SIGNATURE,
     attribute,

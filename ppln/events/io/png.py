@@ -6,7 +6,7 @@ from typing import IO
 from numpy.typing import NDArray
 
 from ppln.events.events import Sensor
-from ppln.events.io import require
+from ppln.imports import require
 
 MAGIC = b"\x89PNG\r\n\x1a\n"
 LARGEST_PICTURE = 1 << 26  # pixels, and bytes of its file

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from ppln.events.events import Events, Sensor
-from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor, printable, require
+from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor, printable
 from ppln.events.io.limits import Allowance, decompressed
 from ppln.events.recording import Frames, Imu, Unread
+from ppln.imports import require
 
 EVENTS = "dvs_msgs/msg/EventArray"
 IMAGE = "sensor_msgs/msg/Image"

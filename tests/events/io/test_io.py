@@ -27,7 +27,7 @@ from ppln.events import (
     read_events,
     read_recording,
 )
-from ppln.events.io import Header, Options, Unread, detect, limits, printable, require
+from ppln.events.io import Header, Options, Unread, detect, limits, printable
 from ppln.events.recording import Recording
 from ppln.events.windows import by_time
 
@@ -302,15 +302,26 @@ def test_frames_of_different_sizes(fake):
         read_recording(fake(HEADER, frames(1), other))
 
 
-@pytest.mark.parametrize("error", [ValueError("bad"), OverflowError("bad"), struct.error("bad")])
-def test_faults_of_a_file_name_it(formats, tmp_path, error):
-    def packets(*_):
-        yield HEADER
-        raise error
+@pytest.fixture
+def broken(formats, tmp_path):
+    """A file that ends in an error."""
 
-    formats(fake=(b"", packets))
-    path = tmp_path / "some.fake"
-    path.write_bytes(b".")
+    def make(error: Exception) -> Path:
+        def packets(*_):
+            yield HEADER
+            raise error
+
+        formats(fake=(b"", packets))
+        path = tmp_path / "some.fake"
+        path.write_bytes(b".")
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), OverflowError("bad"), struct.error("bad")])
+def test_faults_of_a_file_name_it(broken, error):
+    path = broken(error)
     for call in (read_events, read_recording, lambda path: list(iter_events(path, window_us=1))):
         with pytest.raises(RecordingError, match=r"some\.fake: bad") as caught:
             call(path)
@@ -320,16 +331,9 @@ def test_faults_of_a_file_name_it(formats, tmp_path, error):
 @pytest.mark.parametrize(
     "error", [RecordingError("mine"), FileNotFoundError("mine"), KeyError("a fault of ours")]
 )
-def test_other_errors_stay_as_they_are(formats, tmp_path, error):
-    def packets(*_):
-        yield HEADER
-        raise error
-
-    formats(fake=(b"", packets))
-    path = tmp_path / "some.fake"
-    path.write_bytes(b".")
+def test_other_errors_stay_as_they_are(broken, error):
     with pytest.raises(type(error)) as caught:
-        read_events(path)
+        read_events(broken(error))
     assert caught.value is error
 
 
@@ -401,11 +405,3 @@ def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path, name, part):
     os.truncate(path, int(part * path.stat().st_size))
     with pytest.raises(RecordingError):
         list(packets)
-
-
-def test_libraries_that_are_missing():
-    assert require("json", "json", "reading JSON") is sys.modules["json"]
-    with pytest.raises(
-        ModuleNotFoundError, match=r"reading X needs no_such_library; run: pip install 'torch-ppln\[io\]'"
-    ):
-        require("no_such_library", "torch-ppln[io]", "reading X")

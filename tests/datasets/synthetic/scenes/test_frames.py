@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ppln.datasets.synthetic.draws import Draws
-from ppln.datasets.synthetic.frames import EXPOSURE, LONG, Davis, draw_davis, drawings_after, take
+from ppln.datasets.draws import Draws
+from ppln.datasets.synthetic.scenes.frames import EXPOSURE, LONG, Davis, draw_davis, drawings_after, take
 
 FRAMES, SUBSTEPS = 5, 8
 LAST = (FRAMES - 1) * SUBSTEPS

@@ -24,18 +24,20 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ppln.datasets.synthetic.draws import Draws
-from ppln.datasets.synthetic.frames import Davis, draw_davis, drawings_after, take
-from ppln.datasets.synthetic.stage import Looks, Stage, make_props, paint, set_stage, write_script
-from ppln.datasets.synthetic.textures import MADE, Textures
-from ppln.events.camera import EventCamera, Traits, send
+from ppln import protocols
+from ppln.datasets.draws import Draws
+from ppln.datasets.source import SPLITS, DeblurSample
+from ppln.datasets.synthetic.scenes.frames import Davis, draw_davis, drawings_after, take
+from ppln.datasets.synthetic.scenes.stage import Looks, Stage, make_props, paint, set_stage, write_script
+from ppln.datasets.synthetic.scenes.textures import Textures
+from ppln.devices import send
+from ppln.events.camera import EventCamera, Traits
 from ppln.events.count import Clock, count_events
 from ppln.events.events import Sensor, whole
 from ppln.events.recording import Frames, Recording
@@ -49,16 +51,7 @@ BEFORE = 4
 LONGEST_DEAD, LONGEST_DELAY = 0.04, 0.08  # times of slow cameras, of the window
 
 
-class Sample(NamedTuple):
-    """What a network is given, and what it should find. A single scene has no dimension B."""
-
-    sharp: Tensor  # [B, F, H, W] of 0 to 1; F is `frames`, or with `between` more
-    blurry: Tensor  # [B, 1, H, W] the mean of the sharp frames
-    histogram: Tensor  # [B, 2 (frames - 1), H, W] counts of events, (positive, negative) for each interval
-    times: Tensor  # [B, F] from 0 to 1
-
-
-class Scenes(Dataset[Sample]):
+class Scenes(Dataset[DeblurSample]):
     """`length` scenes.
 
     textures    what surfaces look like: see textures.Textures
@@ -76,7 +69,7 @@ class Scenes(Dataset[Sample]):
         split: str,
         *,
         size: tuple[int, int] = (180, 240),
-        frames: int = 14,
+        frames: int = protocols.FRAMES,
         substeps: int = 4,
         textures: str | Path = "made+scikit-image",
         seed: int = 0,
@@ -124,8 +117,8 @@ class Scenes(Dataset[Sample]):
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: int) -> Sample:
-        return Sample(*(part[0] for part in self.batch([index])))
+    def __getitem__(self, index: int) -> DeblurSample:
+        return DeblurSample(*(part[0] for part in self.batch([index])))
 
     def stage(self, indices: Iterable[int], device: torch.device | str = "cpu") -> Stage:
         """The scenes themselves, which can be drawn at any time: scenes.stage([7]).render([0.1, 0.5])"""
@@ -133,14 +126,14 @@ class Scenes(Dataset[Sample]):
         return set_stage(draws, self.size, self.textures, self.motion_px, torch.device(device))
 
     @torch.no_grad()
-    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> Sample:
+    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> DeblurSample:
         """Several scenes, made on the device."""
         indices, device = list(indices), torch.device(device)
         if device.type != "cpu":
             return _Studio(self, device)(send(self._checked(indices), device))
         if len(indices) > 1:
             # One fills the cache, so several at once are no faster; and one has the same bits in any batch.
-            return Sample(*map(torch.stack, zip(*(self[i] for i in indices), strict=True)))
+            return DeblurSample(*map(torch.stack, zip(*(self[i] for i in indices), strict=True)))
         light = self.stage(indices).render(self.drawn)
         cameras, seeds = self._cameras(indices), self._draws(NOISE, indices).keys
         seen = light[:, : len(self.steps_us)]
@@ -151,11 +144,11 @@ class Scenes(Dataset[Sample]):
         """A faster `batch` for many batches of one size: see Maker."""
         return Maker(self, size, device)
 
-    def _sample(self, light: Tensor, histogram: Tensor, indices: list[int] | Tensor) -> Sample:
+    def _sample(self, light: Tensor, histogram: Tensor, indices: list[int] | Tensor) -> DeblurSample:
         light = light[:, self.before :]
         sharp, blurry = take(light, self.frames, self.substeps, self._davis(indices), self.between)
         times = torch.linspace(0, 1, sharp.shape[1], device=light.device).expand(len(light), -1)
-        return Sample(sharp, blurry, histogram[:, 2 * BEFORE :], times)
+        return DeblurSample(sharp, blurry, histogram[:, 2 * BEFORE :], times)
 
     def recording(self, index: int, *, blurry: bool = False) -> Recording:
         """A scene as a camera would have recorded it: events, and the sharp frames or the blurry one."""
@@ -183,7 +176,7 @@ class Scenes(Dataset[Sample]):
     def _draws(self, purpose: int, indices: list[int] | Tensor) -> Draws:
         if not isinstance(indices, Tensor):
             indices = self._checked(indices)
-        return Draws(self.seed, tuple(MADE).index(self.split), purpose, indices, device=indices.device)
+        return Draws(self.seed, SPLITS.index(self.split), purpose, indices, device=indices.device)
 
     def _davis(self, indices: list[int] | Tensor) -> Davis | None:
         return draw_davis(self._draws(FRAMES, indices), self.size) if self.davis else None
@@ -225,7 +218,7 @@ class _Studio:
         self.draws = scenes.clock.draws(traits)
         self.low_pass = bool(traits.cutoff < math.inf) or scenes.slow
 
-    def __call__(self, indices: Tensor) -> Sample:
+    def __call__(self, indices: Tensor) -> DeblurSample:
         scenes = self.scenes
         draws = scenes._draws(STAGE, indices)
         script = write_script(draws, scenes.size, scenes.textures, scenes.motion_px)
@@ -274,7 +267,7 @@ class Maker:
         self.graph: torch.cuda.CUDAGraph | None = None
 
     @torch.no_grad()
-    def __call__(self, indices: Iterable[int]) -> Sample:
+    def __call__(self, indices: Iterable[int]) -> DeblurSample:
         indices = list(indices)
         if self.device.type != "cuda" or len(indices) != self.size:
             return self.scenes.batch(indices, self.device)
@@ -285,7 +278,7 @@ class Maker:
             stream.wait_event(self.done)  # with the last batch, perhaps on another stream
             self.indices.copy_(chosen, non_blocking=True)
             graph.replay()
-            sample = Sample(*(part.clone() for part in self.sample))
+            sample = DeblurSample(*(part.clone() for part in self.sample))
             self.done.record(stream)
         return sample
 

@@ -14,12 +14,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
-from ppln.datasets.synthetic import scenes as scenes_module
-from ppln.datasets.synthetic import stage as stage_module
-from ppln.datasets.synthetic.draws import Draws
-from ppln.datasets.synthetic.motion import CONTROLS, Planes, rotation, spline
-from ppln.datasets.synthetic.scenes import STAGE, Sample, Scenes, _Studio
-from ppln.datasets.synthetic.stage import FASTEST, OBJECTS, Stage, set_stage
+from ppln.datasets.draws import Draws
+from ppln.datasets.source import DeblurSample
+from ppln.datasets.synthetic.scenes import scenes as scenes_module
+from ppln.datasets.synthetic.scenes import stage as stage_module
+from ppln.datasets.synthetic.scenes.motion import CONTROLS, Planes, rotation, spline
+from ppln.datasets.synthetic.scenes.scenes import STAGE, Scenes, _Studio
+from ppln.datasets.synthetic.scenes.stage import FASTEST, OBJECTS, Stage, set_stage
 from ppln.events.representations import histogram
 from ppln.events.simulate import EventCamera, simulate_histogram
 
@@ -54,7 +55,7 @@ def scenes() -> Scenes:
 
 
 @pytest.fixture(scope="module")
-def batch(scenes) -> Sample:
+def batch(scenes) -> DeblurSample:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in the tests: sums are the same to the last bit
     sample = scenes.batch(range(8))
@@ -134,7 +135,7 @@ def test_seed_split_and_index_all_matter(batch):
 def test_a_worker_of_another_process_makes_the_same(scenes, batch):
     loader = DataLoader(scenes, batch_size=2, num_workers=1, multiprocessing_context="spawn", sampler=[3, 1])
     (sample,) = loader
-    assert isinstance(sample, Sample)
+    assert isinstance(sample, DeblurSample)
     for part, whole in zip(sample, batch, strict=True):
         assert torch.equal(part, whole[[3, 1]])
 
@@ -533,7 +534,7 @@ def test_a_maker_on_a_cpu_makes_batches(scenes, batch):
         scenes.maker(0, "cpu")
 
 
-def assert_like(found: Sample, expected: Sample) -> None:
+def assert_like(found: DeblurSample, expected: DeblurSample) -> None:
     assert all(part.is_cuda for part in found)
     assert (found.sharp.cpu() - expected.sharp).abs().max() < 2e-3
     assert (found.histogram.cpu() != expected.histogram).double().mean() < 0.01
@@ -554,15 +555,15 @@ def test_a_captured_maker_makes_the_same(scenes, batch):
     with torch.cuda.stream(torch.cuda.Stream()):
         third = make_batch(range(4))  # from another stream
     torch.cuda.synchronize()
-    assert_like(first, Sample(*(part[:4] for part in batch)))  # not overwritten by the second
-    assert_like(second, Sample(*(part[[7, 4, 5, 6]] for part in batch)))
+    assert_like(first, DeblurSample(*(part[:4] for part in batch)))  # not overwritten by the second
+    assert_like(second, DeblurSample(*(part[[7, 4, 5, 6]] for part in batch)))
     assert all(torch.equal(one, other) for one, other in zip(first, third, strict=True))
-    assert_like(make_batch([2]), Sample(*(part[[2]] for part in batch)))
+    assert_like(make_batch([2]), DeblurSample(*(part[[2]] for part in batch)))
 
 
 def test_the_example_draws_its_picture(tmp_path):
     pytest.importorskip("matplotlib")
-    example = Path(__file__).parents[2] / "examples" / "scenes.py"
+    example = Path(__file__).parents[4] / "examples" / "scenes.py"
     command = [
         sys.executable,
         "-W",

@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from ppln.datasets.synthetic import car
-from ppln.datasets.synthetic.car import RATIO, STEP_S, UNDERSTEER, WHEELBASE_M, Driver, make_course
-from ppln.datasets.synthetic.driving import ROW_US, ROWS, SAMPLES, VIEWS, WARM_UP, Drives, Driving, expose
-from ppln.datasets.synthetic.landscape import render
-from ppln.datasets.synthetic.road import (
+from ppln.datasets.source import DRIVE
+from ppln.datasets.synthetic.driving import car
+from ppln.datasets.synthetic.driving.car import RATIO, STEP_S, UNDERSTEER, WHEELBASE_M, Driver, make_course
+from ppln.datasets.synthetic.driving.driving import ROW_US, VIEWS, WARM_UP, Drives, Driving, expose
+from ppln.datasets.synthetic.driving.landscape import render
+from ppln.datasets.synthetic.driving.road import (
     FOCAL,
     GRID_M,
     HORIZON,
@@ -30,15 +31,16 @@ from ppln.datasets.synthetic.road import (
 )
 from ppln.events import Events
 from ppln.events.camera import EventCamera
+from ppln.protocols import ROWS
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[4] / "examples"
 SMALL = (32, 43)
 
 
 @pytest.fixture(scope="module")
 def driving() -> Driving:
     """Two drives, the first by day, the second at night."""
-    return Driving("train", size=SMALL, length=2 * SAMPLES)
+    return Driving("train", size=SMALL, length=2 * DRIVE)
 
 
 # The car
@@ -118,9 +120,9 @@ def test_cars_slow_down_for_bends():
 
 def test_angles_and_speeds_are_those_of_a_person():
     """As in DDD20, most are near zero; 15 to 130 km/h."""
-    driving = Driving("train", length=30 * SAMPLES)
+    driving = Driving("train", length=30 * DRIVE)
     angle, trip = driving.angles_deg, driving.drives.trip
-    assert angle.shape == (30 * SAMPLES, ROWS)
+    assert angle.shape == (30 * DRIVE, ROWS)
     assert abs(angle.mean()) < 3
     assert 5 < angle.std() < 25
     assert 0.5 < (np.abs(angle) < 5).mean() < 0.9
@@ -300,7 +302,7 @@ def test_a_car_ahead_hides_the_road():
 
 
 def test_a_sample_does_not_depend_on_its_batch(driving):
-    indices = [3, SAMPLES + 7, 60]
+    indices = [3, DRIVE + 7, 60]
     batch = driving.batch(indices)
     assert batch.aps.shape == batch.dvs.shape == (3, ROWS, *SMALL)
     assert batch.angle_deg.shape == batch.speed_kmh.shape == (3, ROWS)
@@ -309,14 +311,14 @@ def test_a_sample_does_not_depend_on_its_batch(driving):
     for i, index in enumerate(indices):
         for name, one, many in zip(batch._fields, driving[index], batch, strict=True):
             assert torch.equal(one, many[i]), name
-    longer = Driving("train", size=SMALL, length=4 * SAMPLES)[SAMPLES + 7]
+    longer = Driving("train", size=SMALL, length=4 * DRIVE)[DRIVE + 7]
     assert torch.equal(longer.dvs, batch.dvs[1])
     np.testing.assert_array_equal(driving.angles_deg[indices], batch.angle_deg.numpy())
-    assert torch.equal(driving[-1].dvs, driving[2 * SAMPLES - 1].dvs)
+    assert torch.equal(driving[-1].dvs, driving[2 * DRIVE - 1].dvs)
 
 
 def test_the_values_are_in_range(driving):
-    batch = driving.batch([0, 50, SAMPLES, SAMPLES + 50])
+    batch = driving.batch([0, 50, DRIVE, DRIVE + 50])
     assert batch.aps.min() >= 0
     assert batch.aps.max() <= 1
     assert torch.equal(batch.dvs, batch.dvs.round())
@@ -349,7 +351,7 @@ def test_another_process_makes_the_same(driving):
 
 def test_splits_share_neither_roads_nor_textures():
     chosen = ("train", 0), ("val", 0), ("test", 0), ("test", 1)
-    sets = [Driving(split, seed=seed, length=5 * SAMPLES) for split, seed in chosen]
+    sets = [Driving(split, seed=seed, length=5 * DRIVE) for split, seed in chosen]
     textures = [set(d.drives.look.texture.tolist()) for d in sets]
     assert len(set.union(*textures)) == 5 * len(sets)
     # Whatever the seeds: a texture tells its split.
@@ -382,7 +384,7 @@ def test_faster_is_more_events():
 @pytest.mark.parametrize("drive", [0, 1])
 def test_a_recording_holds_what_the_sample_holds(driving, drive):
     recording = driving.recording(drive, 0.6)
-    sample = driving[drive * SAMPLES]
+    sample = driving[drive * DRIVE]
     events, frames = recording.events, recording.frames
     assert isinstance(events, Events)
     assert events.sensor == recording.sensor == SMALL
@@ -410,7 +412,7 @@ def test_pictures_are_made_on_the_device_they_are_asked_for(driving):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_a_gpu_makes_the_same(driving):
-    ours, theirs = driving.batch([3, SAMPLES + 7]), driving.batch([3, SAMPLES + 7], "cuda")
+    ours, theirs = driving.batch([3, DRIVE + 7]), driving.batch([3, DRIVE + 7], "cuda")
     assert theirs.dvs.is_cuda
     assert torch.equal(ours.angle_deg, theirs.angle_deg.cpu())
     torch.testing.assert_close(ours.aps, theirs.aps.cpu(), atol=2e-3, rtol=0)
@@ -425,7 +427,7 @@ def test_it_can_be_pickled(driving):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"split": "dev"}, "split is 'dev'; there are: train, val, test"),
+        ({"split": "dev"}, "split is 'dev'; choose one of: train, val, test"),
         ({"night": "dusk"}, "night is 'dusk'; give 'day', 'night' or 'both'"),
         ({"size": (8, 172)}, "height is 8; give 16 or more"),
         ({"size": (128, 172.5)}, "width is 172.5; give a whole number"),
@@ -441,7 +443,7 @@ def test_bad_arguments(arguments, message):
 
 def test_bad_indices(driving):
     with pytest.raises(IndexError, match="240"):
-        driving[2 * SAMPLES]
+        driving[2 * DRIVE]
     with pytest.raises(IndexError, match="indices"):
         driving.batch([])
     with pytest.raises(IndexError, match="drive 2 is not there; there are 2"):

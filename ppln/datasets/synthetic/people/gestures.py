@@ -11,8 +11,8 @@ hangs swings back; about y, all turn to the left; about z, a limb that hangs swi
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.datasets.synthetic.bvh import Motion
-from ppln.datasets.synthetic.draws import Draws
+from ppln.datasets.draws import Draws
+from ppln.datasets.synthetic.people.bvh import Motion
 
 RATE_HZ = 120
 LOOP_S = 4.0  # about: a whole number of periods

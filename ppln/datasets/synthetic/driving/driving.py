@@ -23,35 +23,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ppln.datasets.synthetic import car
-from ppln.datasets.synthetic.car import STEP_S, Course, Trip
-from ppln.datasets.synthetic.draws import Draws
-from ppln.datasets.synthetic.landscape import render
-from ppln.datasets.synthetic.road import EVENTS, GRID_M, PIXELS, VIEW_M, Look, Road, View, make_tile
+from ppln.datasets.draws import Draws
+from ppln.datasets.source import DRIVE, SPLITS, SteeringSample, check_split
+from ppln.datasets.synthetic.driving import car
+from ppln.datasets.synthetic.driving.car import STEP_S, Course, Trip
+from ppln.datasets.synthetic.driving.landscape import render
+from ppln.datasets.synthetic.driving.road import EVENTS, GRID_M, PIXELS, VIEW_M, Look, Road, View, make_tile
 from ppln.events.events import Events, Sensor, whole
 from ppln.events.random import bits, normal_pair
 from ppln.events.recording import Frames, Recording, Signal
 from ppln.events.simulate import DVS, EventCamera, simulate_events, simulate_histogram
+from ppln.protocols import ROWS
 
-SPLITS = ("train", "val", "test")
-ROWS = 10  # of a sample
 ROW_US = 50_000
 STEP_US = round(STEP_S * 1e6)  # views are as close as the steps of the car
 VIEWS = ROW_US // STEP_US  # in a row
-DRIVE_S = 60
-SAMPLES = DRIVE_S * 1_000_000 // (ROWS * ROW_US)  # of a drive
+DRIVE_S = DRIVE * ROWS * ROW_US // 1_000_000
 WARM_UP = round(5 / STEP_S)  # steps before a drive is recorded
 EXPOSURE_US = (0, 40_000)  # of a frame by day and at night; by day it is short enough for one view
-
-
-class Group(NamedTuple):
-    """Ten rows; without B for a single sample."""
-
-    aps: Tensor  # [B, T, H, W] 0..1
-    dvs: Tensor  # [B, T, H, W] positive minus negative events
-    angle_deg: Tensor  # [B, T] of the steering wheel, positive to the left
-    speed_kmh: Tensor  # [B, T]
-    night: Tensor  # [B] bool
 
 
 class Drives(NamedTuple):
@@ -60,7 +49,7 @@ class Drives(NamedTuple):
     look: Look  # each [D]
 
 
-class Driving(Dataset[Group]):
+class Driving(Dataset[SteeringSample]):
     """Samples of ten rows: driving[i], or many at once, driving.batch(indices, device)."""
 
     def __init__(
@@ -74,8 +63,7 @@ class Driving(Dataset[Group]):
         camera: EventCamera = DVS,
     ) -> None:
         """length: samples, 120 of each drive. night: "day", "night", or "both" in turns, drive by drive."""
-        if split not in SPLITS:
-            raise ValueError(f"split is {split!r}; there are: {', '.join(SPLITS)}")
+        check_split(split)
         if night not in ("day", "night", "both"):
             raise ValueError(f"night is {night!r}; give 'day', 'night' or 'both'")
         if not isinstance(size, Sequence) or len(size) != 2:
@@ -84,17 +72,17 @@ class Driving(Dataset[Group]):
         self.length = whole("length", length, least=1)
         self.seed = whole("seed", seed, least=0)
         self.split, self.night, self.camera = split, night, camera
-        self.count = -(-self.length // SAMPLES)  # of drives
+        self.count = -(-self.length // DRIVE)  # of drives
 
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: int) -> Group:
-        return Group(*(field[0] for field in self.batch([index])))
+    def __getitem__(self, index: int) -> SteeringSample:
+        return SteeringSample(*(field[0] for field in self.batch([index])))
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Group]:
+    def __getitems__(self, indices: Sequence[int]) -> list[SteeringSample]:
         """What a DataLoader asks for: one batch is much faster than its samples one by one."""
-        return [Group(*fields) for fields in zip(*self.batch(indices), strict=True)]
+        return [SteeringSample(*fields) for fields in zip(*self.batch(indices), strict=True)]
 
     @cached_property
     def drives(self) -> Drives:
@@ -108,12 +96,12 @@ class Driving(Dataset[Group]):
         return angle.reshape(-1, ROWS)[: self.length].astype(np.float32)
 
     @torch.no_grad()
-    def batch(self, indices: Sequence[int] | Tensor, device: torch.device | str = "cpu") -> Group:
+    def batch(self, indices: Sequence[int] | Tensor, device: torch.device | str = "cpu") -> SteeringSample:
         numbers = np.asarray(indices, dtype=np.int64)
         if numbers.ndim != 1 or not numbers.size or numbers.min() < -len(self) or numbers.max() >= len(self):
             raise IndexError(f"indices {indices} are not a list of numbers below {len(self)}")
         numbers = numbers % len(self)
-        drive, group = numbers // SAMPLES, numbers % SAMPLES
+        drive, group = numbers // DRIVE, numbers % DRIVE
         first = WARM_UP + group * (ROWS * VIEWS)
         look = self._look(drive, device)
         light = torch.cat(list(self._views(drive, first, ROWS, look)), 1)  # [B, 1 + T * VIEWS, H, W]
@@ -123,7 +111,7 @@ class Driving(Dataset[Group]):
         positive, negative = counts.unflatten(1, (ROWS, 2)).unbind(2)
         ends = first[:, None] + VIEWS * np.arange(1, ROWS + 1)
         trip = self.drives.trip
-        return Group(
+        return SteeringSample(
             aps=expose(light[:, 1:], look, group * ROWS),
             dvs=positive - negative,
             angle_deg=_tensor(trip.wheel_deg[drive[:, None], ends], device),
@@ -137,7 +125,7 @@ class Driving(Dataset[Group]):
         rows = round(seconds * 1_000_000 / ROW_US)
         if not 0 <= drive < self.count:
             raise IndexError(f"drive {drive} is not there; there are {self.count}")
-        if not 1 <= rows <= SAMPLES * ROWS:
+        if not 1 <= rows <= DRIVE * ROWS:
             raise ValueError(f"seconds is {seconds}; a drive has up to {DRIVE_S}, and a row takes 0.05")
         numbers = np.array([drive])
         images: list[Tensor] = []

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
-from ppln.datasets.synthetic.draws import Draws, constant
-from ppln.datasets.synthetic.motion import CONTROLS, Planes, rotation, spline
-from ppln.datasets.synthetic.textures import Textures
-from ppln.events.camera import send
+from ppln.datasets.draws import Draws, constant
+from ppln.datasets.synthetic.scenes.motion import CONTROLS, Planes, rotation, spline
+from ppln.datasets.synthetic.scenes.textures import Textures
+from ppln.devices import send
 
 OBJECTS = 4  # at most
 CORNERS = (3, 4, 4, 5, 6, 60)  # of objects; 60 make a circle

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.datasets.synthetic.draws import Draws
-from ppln.datasets.synthetic.road import GRID_M
+from ppln.datasets.draws import Draws
+from ppln.datasets.synthetic.driving.road import GRID_M
 
 STEP_S = 0.01
 WHEELBASE_M = 2.7

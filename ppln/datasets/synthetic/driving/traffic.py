@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ppln.datasets.synthetic.road import (
+from ppln.datasets.synthetic.driving.road import (
     FAR_M,
     ONCOMING,
     OTHERS,

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from ppln.datasets.synthetic import textures as module
-from ppln.datasets.synthetic.draws import Draws
-from ppln.datasets.synthetic.made import _Sheet, make_textures
-from ppln.datasets.synthetic.textures import BUNDLED, MADE, Textures
+from ppln.datasets.draws import Draws
+from ppln.datasets.synthetic.scenes import textures as module
+from ppln.datasets.synthetic.scenes.made import _Sheet, make_textures
+from ppln.datasets.synthetic.scenes.textures import BUNDLED, MADE, Textures
 
 iio = pytest.importorskip("imageio.v3")
 
@@ -195,7 +195,7 @@ def test_frames_of_a_video(tmp_path):
     assert light.diff().min() > 0.02  # spread over the video, in order
     assert light[0] < 0.05
     assert light[-1] > 0.5
-    script = Path(__file__).parents[2] / "benchmarks" / "clips.py"
+    script = Path(__file__).parents[4] / "benchmarks" / "clips.py"
     subprocess.run([sys.executable, script, tmp_path, tmp_path / "frames"], check=True, capture_output=True)
     assert sorted(file.name for file in (tmp_path / "frames" / "a.mp4").iterdir()) == [
         f"{k}.png" for k in range(8)

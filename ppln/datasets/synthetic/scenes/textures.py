@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import conv2d, interpolate, pad
 
-from ppln.datasets.synthetic.draws import Draws, constant
-from ppln.datasets.synthetic.made import make_textures
-from ppln.events.io import require
+from ppln.datasets.draws import Draws, constant
+from ppln.datasets.source import check_split
+from ppln.datasets.synthetic.scenes.made import make_textures
+from ppln.image_files import IMAGEIO, read_picture
+from ppln.imports import require
 
 MADE = {"train": range(512), "val": range(512, 576), "test": range(576, 640)}
 # Photographs inside scikit-image's wheel (nothing is downloaded) that its documentation gives as CC0, as
@@ -48,7 +50,6 @@ PICTURES = {".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".
 VIDEOS = {".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm"}
 VIDEO_FRAMES = 8  # taken from a video, evenly spread
 SMALLEST = 64  # pixels on the shorter side of a picture
-IMAGEIO = "imageio[ffmpeg]>=2.30"
 
 
 class Textures:
@@ -60,8 +61,7 @@ class Textures:
     """
 
     def __init__(self, split: str, textures: str | Path = "made+scikit-image", *, size: int = 256) -> None:
-        if split not in MADE:
-            raise ValueError(f"split is {split!r}; choose one of: {', '.join(MADE)}")
+        check_split(split)
         if size < SMALLEST:
             raise ValueError(f"size is {size}; textures have {SMALLEST} pixels or more a side")
         self.split, self.size = split, size
@@ -196,7 +196,7 @@ def _images(file: Path) -> list[NDArray]:
     what = f"reading {file}"
     try:
         if file.suffix.lower() not in VIDEOS:
-            return [require("imageio.v3", IMAGEIO, what).imread(file, plugin="pillow")]
+            return [read_picture(file, what, plugin="pillow")]
         require("imageio_ffmpeg", IMAGEIO, what)
         reader = require("imageio.v2", IMAGEIO, what).get_reader(file, "ffmpeg")
         with warnings.catch_warnings(), reader as video:

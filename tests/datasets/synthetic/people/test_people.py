@@ -10,16 +10,16 @@ from torch.nn.functional import max_pool2d
 from torch.utils.data import DataLoader
 
 from ppln import geometry
-from ppln.datasets.synthetic import people as module
-from ppln.datasets.synthetic.bvh import parse_bvh
-from ppln.datasets.synthetic.clips import windows
-from ppln.datasets.synthetic.gestures import GESTURES, RATE_HZ, make_motion
-from ppln.datasets.synthetic.people import MADE, People, normalize_counts, person_of, split_people
-from ppln.datasets.synthetic.person import JOINTS, RADII, Track, make_track
+from ppln.datasets.synthetic.people import people as module
+from ppln.datasets.synthetic.people.bvh import parse_bvh
+from ppln.datasets.synthetic.people.clips import windows
+from ppln.datasets.synthetic.people.gestures import GESTURES, RATE_HZ, make_motion
+from ppln.datasets.synthetic.people.people import MADE, People, normalize_counts, person_of, split_people
+from ppln.datasets.synthetic.people.person import JOINTS, RADII, Track, make_track
 from ppln.events import Recording
 from ppln.events.simulate import EventCamera, simulate_histogram
 
-CMU = Path(__file__).parents[2] / "../shared/data/mocap/cmu_bvh.zip"
+CMU = Path(__file__).parents[4] / "../shared/data/mocap/cmu_bvh.zip"
 needs_cmu = pytest.mark.skipif(not CMU.exists(), reason="the CMU clips are not there")
 SMALL = (65, 86)  # about a quarter of DHP19's
 

@@ -26,7 +26,6 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,15 +33,17 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ppln import geometry
-from ppln.datasets.synthetic.body import Bodies, Window, render
-from ppln.datasets.synthetic.bvh import list_bvh, read_bvh_folder
-from ppln.datasets.synthetic.clips import Clips, Shot
-from ppln.datasets.synthetic.draws import Draws
-from ppln.datasets.synthetic.gestures import GESTURES, make_motion
-from ppln.datasets.synthetic.person import RADII, floor_of, make_lamps, make_room, make_textures
+from ppln.datasets.draws import Draws
+from ppln.datasets.source import SPLITS, PoseSample, check_split
+from ppln.datasets.synthetic.people.body import Bodies, Window, render
+from ppln.datasets.synthetic.people.bvh import list_bvh, read_bvh_folder
+from ppln.datasets.synthetic.people.clips import Clips, Shot
+from ppln.datasets.synthetic.people.gestures import GESTURES, make_motion
+from ppln.datasets.synthetic.people.person import RADII, floor_of, make_lamps, make_room, make_textures
 from ppln.events.events import Events, Sensor, whole
 from ppln.events.recording import Frames, Recording, Signal
 from ppln.events.simulate import EventCamera, simulate_events, simulate_histogram
+from ppln.protocols import EVENT_FRAMES
 
 MADE = {"train": range(16), "val": range(16, 19), "test": range(19, 24)}  # numbers of made people
 EVENTS_PER_FRAME = 7500  # of a camera with DHP19's 260 x 346 pixels
@@ -55,17 +56,7 @@ LABEL_US = 10_000  # from label to label of a recording, and
 FRAME_US = 40_000  # from picture to picture
 
 
-class Sample(NamedTuple):
-    """Event frames and labels. A single sample has no dimension B."""
-
-    dvs: Tensor  # [B, C, T, H, W] of 0 to 1, oldest first
-    joints_mm: Tensor  # [B, T, 13, 3] in the order of person.JOINTS
-    joints_px: Tensor  # [B, C, T, 13, 2] column and row
-    times_us: Tensor  # int64 [B, T + 1] when frames begin and end, by the clock of `draw` and `recording`
-    events: Tensor  # int64 [B, T] in each frame, of all cameras
-
-
-class People(Dataset[Sample]):
+class People(Dataset[PoseSample]):
     """A data set of `length` samples.
 
     motions: a folder or zip of BVH files; None: made ones. cameras: by DHP19's numbers, in this order.
@@ -81,15 +72,14 @@ class People(Dataset[Sample]):
         motions: str | Path | None = None,
         size: tuple[int, int] = geometry.DHP19_SIZE,
         cameras: Sequence[int] = (1, 2, 3, 4),
-        frames: int = 10,
+        frames: int = EVENT_FRAMES,
         substeps: int = 10,
         events_per_frame: int | None = None,
         camera: EventCamera = CAMERA,
         seed: int = 0,
         length: int = 10_000,
     ) -> None:
-        if split not in MADE:
-            raise ValueError(f"split is {split!r}; choose one of: {', '.join(MADE)}")
+        check_split(split)
         try:
             height, width = (whole("size", n, least=16) for n in size)
         except (TypeError, ValueError):
@@ -122,18 +112,18 @@ class People(Dataset[Sample]):
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: int) -> Sample:
-        return Sample(*(part[0] for part in self.batch([index])))
+    def __getitem__(self, index: int) -> PoseSample:
+        return PoseSample(*(part[0] for part in self.batch([index])))
 
     @torch.no_grad()
-    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> Sample:
+    def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> PoseSample:
         """Several samples, made on the device."""
         indices = list(indices)
         if not indices:
             raise ValueError("indices are empty; give one or more")
         if torch.device(device).type == "cpu" and len(indices) > 1:
             # One by one: as fast, and with the same bits whatever the batch.
-            return Sample(*map(torch.stack, zip(*(self[i] for i in indices), strict=True)))
+            return PoseSample(*map(torch.stack, zip(*(self[i] for i in indices), strict=True)))
         shot, views = self.shot(indices), len(self.cameras)
         step_us = (shot.span_s * 1e6 / self.steps).ceil().long()
         times_us = step_us[:, None] * torch.arange(self.steps + 1)
@@ -168,7 +158,7 @@ class People(Dataset[Sample]):
         joints_px = geometry.project(self.cameras.to(mean.device)[:, None, None], joints_mm[:, None])
         events = (within @ total[..., None])[..., 0].round().long()
         times = ends * step_us[:, None].to(ends.device)
-        return Sample(dvs, joints_mm.float(), joints_px.float(), times, events)
+        return PoseSample(dvs, joints_mm.float(), joints_px.float(), times, events)
 
     @torch.no_grad()
     def draw(
@@ -265,7 +255,7 @@ class People(Dataset[Sample]):
 
     def _keys(self, purpose: str) -> tuple[int, int, int]:
         purposes = ("shot", "lamps", "look", "events")
-        return self.seed, tuple(MADE).index(self.split), purposes.index(purpose)
+        return self.seed, SPLITS.index(self.split), purposes.index(purpose)
 
 
 def _is_quiet(camera: EventCamera) -> bool:

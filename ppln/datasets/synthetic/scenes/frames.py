@@ -26,7 +26,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ppln.datasets.synthetic.draws import Draws
+from ppln.datasets.draws import Draws
 
 EXPOSURE = 0.75
 LONG = 0.3  # of the scenes

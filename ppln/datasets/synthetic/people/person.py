@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import interpolate, normalize, pad
 
 from ppln import geometry
-from ppln.datasets.synthetic.bvh import Motion
-from ppln.datasets.synthetic.draws import Draws
+from ppln.datasets.draws import Draws
+from ppln.datasets.synthetic.people.bvh import Motion
 
 # In the order of DHP19's labels. The head is the middle of the skull, a hand the wrist, a foot the ankle.
 JOINTS = (

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ppln.datasets.synthetic.road import (
+from ppln.datasets.synthetic.driving.road import (
     FAR_M,
     FOCAL,
     HORIZON,
@@ -34,7 +34,7 @@ from ppln.datasets.synthetic.road import (
     seen_at,
     step,
 )
-from ppln.datasets.synthetic.traffic import LAMP_M, cars, lamps, traffic
+from ppln.datasets.synthetic.driving.traffic import LAMP_M, cars, lamps, traffic
 
 # No ground or rail appears above this `up`, and no sky below its opposite: slopes are at most 6 %.
 _LAND = 0.16

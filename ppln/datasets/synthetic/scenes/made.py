@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
-from ppln.datasets.synthetic.draws import Draws
+from ppln.datasets.draws import Draws
 
 LEAVES = 28  # shapes on a texture, at most
 SIDES = 6  # of a shape, at most

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import avg_pool2d, max_pool2d, normalize
 
 from ppln import geometry
-from ppln.datasets.synthetic.body import Bodies, rectangles, render
+from ppln.datasets.synthetic.people.body import Bodies, rectangles, render
 
 f64 = torch.float64
 CAMERAS = geometry.dhp19_cameras()

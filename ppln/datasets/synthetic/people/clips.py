@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ppln.datasets.synthetic.bvh import Motion
-from ppln.datasets.synthetic.person import RADII, Track, make_track
+from ppln.datasets.synthetic.people.bvh import Motion
+from ppln.datasets.synthetic.people.person import RADII, Track, make_track
 
 LONGEST_S = 3.0  # of a window
 LAG_S = 0.05  # over which a motion is measured: within less, it may be the noise of the measurement

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hostile import outcomes
 
-from ppln.datasets.synthetic.bvh import Motion, list_bvh, parse_bvh, read_bvh, read_bvh_folder
+from ppln.datasets.synthetic.people.bvh import Motion, list_bvh, parse_bvh, read_bvh, read_bvh_folder
 
-CMU = Path(__file__).parents[2] / "../shared/data/mocap/cmu_bvh.zip"
+CMU = Path(__file__).parents[4] / "../shared/data/mocap/cmu_bvh.zip"
 needs_cmu = pytest.mark.skipif(not CMU.exists(), reason="the CMU clips are not there")
 
 ARM = """HIERARCHY

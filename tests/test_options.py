@@ -166,9 +166,3 @@ def test_a_function():
     # A value that is there stands for what there would be without it.
     run.__defaults__ = (Path("a"),)
     assert "A recording: a file, or a folder. Default: a.\n" in command(run, "x").help()
-
-
-def test_options_of_others_are_skipped():
-    asked = command(Reading, "x")
-    words = ["--gain", "3", "x", "--repair", "--more", "--sensor", "3", "4"]
-    assert asked.given(words, others=True) == {"": {"sensor": (3, 4), "repair": True}}

@@ -5,24 +5,14 @@ run that is resumed, or the recipe "small"; else it has its default. Names of fi
 sections, so that flags need no prefix: `--batch 16`. Only the network's name has another flag, `--network`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ppln.engine.config import (
-    Machine,
-    Model,
-    Optimizer,
-    Run,
-    Train,
-    build,
-    check_resumable,
-    merge,
-    plain,
-    read,
-)
+from ppln.engine.config import Machine, Model, Optimizer, Run, Train, check_resumable
 from ppln.engine.recipes import recipe
+from ppln.engine.stored import build, read
 from ppln.models.networks import without_memory
 from ppln.options import HELP, Command, Help, command
 from ppln.tasks import Task
@@ -48,35 +38,34 @@ class Invocation:
 
 def parse(task: str, words: Sequence[str]) -> tuple[Train, Invocation]:
     """What `ppln train TASK` is asked for by these words. `--help` among them raises Help."""
-    small = build(Train, recipe(task, "small"))
-    asked = _command(task, Invocation(), small)
+    asked = _command(task, Invocation(), recipe(task, "small"))
     given = asked.given([word for word in words if word not in HELP])
     if "network" in given["model"]:
         given["model"]["name"] = given["model"].pop("network")
     start = Invocation(**given.pop("start"))
-    before = None
-    values = recipe(task, start.recipe or "small")
+    base, before = recipe(task, start.recipe or "small"), None
     file = _file(start.config, task)
 
-    def built(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
+    def named(make: Callable[[], T]) -> T:
+        """What it makes; an error is one of the file, if there is one: recipes and runs are right."""
         try:
-            return build(kind, values, where)
-        except ValueError as error:  # recipes and runs are right: it is the file, if there is one
+            return make()
+        except ValueError as error:
             raise ValueError(f"{start.config}: {error}" if file else str(error)) from None
 
     if start.resume:
-        out = given["run"].setdefault("out", built(Run, merge(values, file)["run"], "run").out)
-        before = _run(out, task)
+        run = named(lambda: build(Run, file.get("run", {}), "run", base.run))
+        before = _run(given["run"].setdefault("out", run.out), task)
         if start.recipe is None:
-            values = plain(before)
+            base = before
     elif start.from_start:
         raise ValueError("--from-start is for a run to --resume; add that, or leave it out")
     else:
         start = replace(start, recipe=start.recipe or "small")
-    base = built(Train, merge(values, file))
+    base = named(lambda: build(Train, file, base=base))
     if not set(HELP).isdisjoint(words):
         raise Help(_command(task, start, base).help())
-    config = asked.flagged(lambda: build(Train, merge(plain(base), plain(given))))
+    config = asked.flagged(lambda: build(Train, given, base=base))
     refuse_idle(config.task, given["task"])
     if before is not None:
         check_resumable(before, config)

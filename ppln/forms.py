@@ -15,6 +15,7 @@ them, be they from a file, a checkpoint, a command line or a program.
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -32,12 +33,19 @@ class Maybe(NamedTuple):
     form: Any
 
 
+@contextmanager
+def errors_of(where: object) -> Iterator[None]:
+    """Errors begin with where they are from, such as a file."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
 def read_json(path: Path, form: Any = object) -> Any:
     """What is in a file, of this form."""
-    try:
+    with errors_of(path):
         return parse_json(path.read_bytes(), form)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def parse_json(text: bytes | str, form: Any = object) -> Any:

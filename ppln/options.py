@@ -22,10 +22,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ppln.forms import WORDS, convert
+from ppln.forms import SCALAR, WORDS, convert
 
 T = TypeVar("T")
-Scalar = int | float | bool | str | None
 POSITION = object()
 HELP = ("-h", "--help")
 _SHORT = {"-o": "--out", "-h": "--help"}
@@ -150,11 +149,12 @@ class Command(NamedTuple):
 
 
 def command(what: Any, name: str, about: str | None = None, positional: bool = True) -> Command:
-    """What a function or dataclass can be asked.
+    """What a function or dataclass can be asked; of an instance, its values are the defaults.
 
     positional: what must be given is told by its place. about: in place of its docstring.
     """
-    texts, annotations = _texts(what), get_type_hints(what, include_extras=True)
+    kind = type(what) if is_dataclass(what) and not isinstance(what, type) else what
+    texts, annotations = _texts(kind), get_type_hints(kind, include_extras=True)
     options, titles = [], {"": "Options"}
     for parameter, default in _parameters(what).items():
         if is_dataclass(default):
@@ -164,8 +164,7 @@ def command(what: Any, name: str, about: str | None = None, positional: bool = T
                 value = getattr(default, of.name)
                 options.append(_option(parameter, of.name, kinds[of.name], value, inner, False))
         else:
-            kind = annotations[parameter]
-            options.append(_option("", parameter, kind, default, texts, positional))
+            options.append(_option("", parameter, annotations[parameter], default, texts, positional))
     about = about or (inspect.getdoc(what) or "").partition("\n\nArgs:")[0]
     return Command(what, name, " ".join(about.split()), options, titles)
 
@@ -194,6 +193,8 @@ def _option(
 
 def _parameters(what: Any) -> dict[str, Any]:
     """Names and defaults; MISSING where there is none."""
+    if is_dataclass(what) and not isinstance(what, type):
+        return {f.name: getattr(what, f.name) for f in fields(what)}
     if is_dataclass(what):
         return {
             f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(what)
@@ -241,15 +242,15 @@ def _read(kind: Any, words: Sequence[str]) -> Any:
         return convert(kind, _scalar(word))
 
 
-def _pair(word: str) -> tuple[str, Scalar]:
+def _pair(word: str) -> tuple[str, SCALAR]:
     name, equals, text = word.partition("=")
     if not (name and equals):
         raise ValueError
     return name, _scalar(text)
 
 
-def _scalar(text: str) -> Scalar:
-    words: dict[str, Scalar] = {"None": None, "True": True, "true": True, "False": False, "false": False}
+def _scalar(text: str) -> SCALAR:
+    words: dict[str, SCALAR] = {"None": None, "True": True, "true": True, "False": False, "false": False}
     if text in words:
         return words[text]
     for number in (int, float):

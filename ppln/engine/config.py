@@ -176,13 +176,13 @@ class Train:
     """All settings of a run."""
 
     task: Task
-    """What is learnt: the data and the loss."""
+    """The data, and what is learnt of them."""
     model: Model
-    """By which network."""
+    """The network."""
     optimizer: Optimizer
-    """How, and how long."""
+    """How weights are updated, and how long."""
     machine: Machine = field(default_factory=Machine)
-    """Where."""
+    """Where it is computed."""
     run: Run = field(default_factory=Run)
     """What is written down."""
 

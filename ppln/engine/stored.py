@@ -13,7 +13,7 @@ from ppln import tasks
 from ppln.engine import yaml_text
 from ppln.engine.config import Machine, Model, Optimizer, Run, Train, nearest
 from ppln.files import make_folder, put_in_place
-from ppln.forms import convert, parse_json, shown
+from ppln.forms import convert, errors_of, parse_json, shown
 from ppln.tasks import Task
 
 T = TypeVar("T")
@@ -39,7 +39,8 @@ def build(kind: type[T], values: Mapping[str, Any], where: str = "", base: T | N
     where: the section, for errors.
     """
     if not isinstance(values, Mapping):
-        raise ValueError(f"{where} is {shown(values)}; give names and values, such as {_example(kind)}")
+        first = next((f.name for f in fields(kind)), "name")
+        raise ValueError(f"{where} is {shown(values)}; give names and values, such as {first}: ...")
     old = getattr(base, "name", None)
     if values.get("name", old) != old:
         base = None
@@ -95,11 +96,6 @@ def _suggestion(name: str, known: list[str]) -> str:
     return nearest(name, known)
 
 
-def _example(kind: Any) -> str:
-    names = [f.name for f in fields(kind)] if is_dataclass(kind) and fields(kind) else ["name"]
-    return f"{names[0]}: ..."
-
-
 def read(path: Path) -> dict[str, Any]:
     """The settings in a .yaml, .yml or .json file, without what it says about their origin."""
     path = Path(path)
@@ -111,7 +107,7 @@ def read(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no text in UTF-8 ({error})") from None
-    try:
+    with errors_of(path):
         if path.suffix == ".json":
             values = parse_json(text)
         elif path.suffix in (".yaml", ".yml"):
@@ -120,8 +116,6 @@ def read(path: Path) -> dict[str, Any]:
             raise ValueError("settings are in .yaml, .yml or .json files; rename it")
         if not isinstance(values, dict):
             raise ValueError("there are no settings in it; give sections, such as optimizer: {batch: 16}")
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
     values.pop("about", None)
     return values
 
@@ -129,10 +123,8 @@ def read(path: Path) -> dict[str, Any]:
 def load(path: Path) -> Train:
     """All settings of a run, from a file."""
     values = read(path)
-    try:
+    with errors_of(path):
         return build(Train, values)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def write(path: Path, config: Train, about: Mapping[str, Any]) -> None:

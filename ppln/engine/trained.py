@@ -11,7 +11,7 @@ from ppln.engine import checkpoint as checkpoints
 from ppln.engine import stored
 from ppln.engine.compare import read_about
 from ppln.engine.config import Train
-from ppln.forms import Maybe, check_form
+from ppln.forms import Maybe, check_form, errors_of
 from ppln.models import weights, zoo
 from ppln.models.networks import NETWORKS, fitting, known, with_weights
 from ppln.models.weights import Card, Metric
@@ -78,11 +78,9 @@ def find(source: Path | str, *, ema: bool = True) -> Network:
 
 def settings_of(found: checkpoints.Checkpoint) -> Train:
     """Of the run that saved a checkpoint, of which the rest that is told here is checked, too."""
-    try:
+    with errors_of(f"{found.path}: state.json"):
         check_form(found.state, _SAVED)
         return stored.build(Train, found.state["config"])
-    except ValueError as error:
-        raise ValueError(f"{found.path}: state.json: {error}") from None
 
 
 def _is_trained(path: Path) -> bool:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ppln.carry import Thresholds, carry
 from ppln.datasets.synthetic.scenes import Scenes
-from ppln.engine import config, trained
+from ppln.engine import provenance, trained
 from ppln.events import Frames, Recording
 from ppln.events.filters import without_hot_pixels
 from ppln.events.io import read_recording
@@ -123,7 +123,7 @@ def main() -> None:
             at = np.mean([values[name] for values in found], 0)
             rows[source][name] = {"mean": float(at.mean()), "at": at.tolist()}
             print(source, name, at.mean().round(2), at.round(1).tolist(), flush=True)
-    content = {"about": config.about(command=False), "network": given.network, "rows": rows}
+    content = {"about": provenance.about(command=False), "network": given.network, "rows": rows}
     given.out.write_text(json.dumps(content, indent=1) + "\n")
 
 

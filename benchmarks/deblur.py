@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ppln.engine import config
+from ppln.engine import provenance
 from ppln.engine.studies import STUDIES
 from ppln.models import create_model
 
@@ -65,7 +65,7 @@ def main(out: Path) -> None:
             }
         )
         print(json.dumps(results[-1], indent=1), flush=True)
-    about = config.about(command=False)
+    about = provenance.about(command=False)
     out.write_text(
         json.dumps({"about": about, "threads": torch.get_num_threads(), "result": results}, indent=1) + "\n"
     )

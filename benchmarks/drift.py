@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ppln.datasets.windows import Windows
-from ppln.engine import config, trained
+from ppln.engine import provenance, trained
 from ppln.events.filters import without_hot_pixels
 from ppln.events.io import read_recording
 from ppln.metrics import PEAK, psnr, to_uint8
@@ -127,7 +127,7 @@ def main() -> None:
             told = {key: round(value, 2) for key, value in means.items() if key != "psnr"}
             told |= {"psnr": [round(v, 1) for v in means["psnr"]]} if "psnr" in means else {}
             print(source, name, told, flush=True)
-    content = {"about": config.about(command=False), "rows": rows}
+    content = {"about": provenance.about(command=False), "rows": rows}
     given.out.write_text(json.dumps(content, indent=1) + "\n")
 
 

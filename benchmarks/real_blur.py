@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from ppln.engine import config, trained
+from ppln.engine import provenance, trained
 from ppln.events.io import read_recording
 from ppln.models import create_model
 from ppln.restore import Restoration, plan
@@ -91,7 +91,7 @@ def main() -> None:
     }
     for name in films:
         means[name]["deviation"] = max(row[name]["deviation"] for row in rows)
-    about = config.about(command=False)
+    about = provenance.about(command=False)
     given.out.write_text(
         json.dumps({"about": about, "frames": len(rows), "mean": means, "rows": rows}, indent=1) + "\n"
     )

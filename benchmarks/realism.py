@@ -30,7 +30,7 @@ from drift import Exposure, of_recording, of_scenes, of_windows
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from ppln.engine import config
+from ppln.engine import provenance
 from ppln.models.deblurrer import EVENT_CHANNELS
 from ppln.protocols import BINS
 
@@ -172,7 +172,9 @@ def main() -> None:
             "rows": rows,
         }
         print(name, {k: [round(v, 3) for v in q] for k, q in found[name]["quantiles"].items() if q})
-    given.out.write_text(json.dumps({"about": config.about(command=False), "found": found}, indent=1) + "\n")
+    given.out.write_text(
+        json.dumps({"about": provenance.about(command=False), "found": found}, indent=1) + "\n"
+    )
     draw(found, given.figure)
     given.page.write_text(page(found, given.figure.relative_to(given.page.parent).as_posix()))
 

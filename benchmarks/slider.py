@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ppln.datasets.windows import Windows
-from ppln.engine import config
+from ppln.engine import provenance
 from ppln.metrics import PEAK, psnr, to_uint8
 from ppln.models import create_model
 from ppln.models.deblurrer import EVENT_CHANNELS
@@ -68,7 +68,7 @@ def main() -> None:
         for bins in LATER
     ]
     found = {"edi": contrasts, "later": later, "ours": hot}
-    content = {"about": config.about(command=False), "windows": len(windows), **found}
+    content = {"about": provenance.about(command=False), "windows": len(windows), **found}
     given.out.write_text(json.dumps(content, indent=1) + "\n")
     print(json.dumps(found, indent=1))
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ppln.datasets.source import DeblurSample
-from ppln.engine import config
+from ppln.engine import provenance
 from ppln.metrics import PEAK, psnr, to_uint8
 from ppln.models import create_model, weights
 from ppln.tasks import Deblur
@@ -102,7 +102,7 @@ def main() -> None:
         print(
             path.stem, {key: round(value, 2) for key, value in means.items()}, f"+- {error:.2f}", flush=True
         )
-    content = {"about": config.about(command=False), "psnr": found}
+    content = {"about": provenance.about(command=False), "psnr": found}
     given.out.write_text(json.dumps(content, indent=1) + "\n")
 
 

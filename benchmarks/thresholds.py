@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ppln.datasets.windows import Windows
-from ppln.engine import config
+from ppln.engine import provenance
 
 BLACK = (0.0, 0.03, 0.06)  # added to frames of 0 to 1
 DARK, BRIGHT = 0.03, 0.47
@@ -41,7 +41,7 @@ def main(folder: Path, out: Path) -> None:
         values = {"on": found[0], "off": found[1], "correlation": correlation}
         rows.append({"black": black, **{name: float(value) for name, value in values.items()}})
         print({name: round(value, 3) for name, value in rows[-1].items()})
-    about = config.about(command=False)
+    about = provenance.about(command=False)
     result = {"about": about, "positive_per_negative": on / off, "rows": rows}
     print(f"{on / off:.3f} positive events for each negative one")
     out.write_text(json.dumps(result, indent=1) + "\n")

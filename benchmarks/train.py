@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ppln.engine import config
+from ppln.engine import provenance
 from ppln.engine.config import Machine, Model, Optimizer, Run, Train
 from ppln.engine.fabric import make_fabric
 from ppln.engine.feed import Order
@@ -201,7 +201,7 @@ def main(out: Path) -> None:
             result: Any = [on_gpu(Path(folder), keep=False), on_gpu(Path(folder), keep=True)]
         else:
             result = on_cpu(Path(folder))
-    report = {"about": config.about(command=False), "result": result}
+    report = {"about": provenance.about(command=False), "result": result}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(result, indent=1))

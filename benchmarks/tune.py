@@ -26,7 +26,7 @@ import torch
 import torch.multiprocessing as mp
 from study import STUDY, make_all, start
 
-from ppln.engine import config
+from ppln.engine import provenance
 from ppln.engine.budget import Reproduce, train_settings
 from ppln.engine.feed import Held, Make
 from ppln.engine.train import train
@@ -158,7 +158,7 @@ def main() -> None:
     make, val = make_all(first, how)
     mp.set_start_method("spawn")
     with mp.Manager() as manager:
-        about, keys = config.about(command=False), manager.list(given.rows)
+        about, keys = provenance.about(command=False), manager.list(given.rows)
         search = Search(given.out, how, about, budget, make, val, mp.Lock())
         workers = start(search.rows, [(keys,)] * given.processes)
         for worker in workers:

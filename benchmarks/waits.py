@@ -21,6 +21,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,11 @@ from typing import Any
 import torch
 
 import ppln
-from ppln.engine import config
-from ppln.engine.config import Train
+from ppln.engine.config import Run
 from ppln.engine.fabric import make_fabric
 from ppln.engine.recipes import recipe
 from ppln.engine.train import Loop
+from ppln.tasks import Deblur
 
 FEWER: dict[str, dict[str, Any]] = {  # samples than in the recipe: to make them takes long
     "deblur": {"train_samples": 32, "val_samples": 1},
@@ -46,13 +47,13 @@ WARM_UP, STEPS = 8, 10
 
 
 def waits_of(task: str, device: str, folder: Path, steps: int) -> dict[str, Any]:
-    given = config.merge(recipe(task, "small"), {"machine": {"device": device}})
-    given["task"] |= FEWER[task]
-    if find_spec("skimage") is None and "textures" in given["task"]:
-        given["task"]["textures"] = "made"
+    given = recipe(task, "small")
+    less = replace(given.task, **FEWER[task])
+    if find_spec("skimage") is None and isinstance(less, Deblur):
+        less = replace(less, textures="made")
     never = {"validate_every": 10**6, "checkpoint_every": 10**6, "log_every": 5}
-    given["run"] = {"out": str(folder / task), "tensorboard": False, **never}
-    settings = config.build(Train, given)
+    run = Run(folder / task, tensorboard=False, **never)
+    settings = replace(given, task=less, machine=replace(given.machine, device=device), run=run)
     loop = Loop(settings, make_fabric(settings.machine), resume=False)
     loop.net.train()
     with loop.log() as log:

@@ -1,4 +1,5 @@
-"""JSON: written as others can read it; and what others may have written, held to a form.
+"""Values that others may have written: held to a form or made to be of a type, or an error of one line.
+JSON is written as others can read it.
 
 A form says what a value must be:
 
@@ -8,14 +9,18 @@ A form says what a value must be:
     {str: form}                 by any names
     {"a": form, "b?": form}     by these names at least; b may be missing
     Maybe(form)                 or None
+
+A type is that of a setting, such as tuple[int, ...] | None or Literal["32", "bf16"]: `convert` is for all of
+them, be they from a file, a checkpoint, a command line or a program.
 """
 
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from ppln.files import write_whole
 
@@ -25,19 +30,26 @@ NUMBER = float | str
 """As as_json has it: those that are not finite are text."""
 SHOWN = 200  # characters of a value in an error
 
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "null"}
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
 
 
 class Maybe(NamedTuple):
     form: Any
 
 
+@contextmanager
+def errors_of(where: object) -> Iterator[None]:
+    """Errors begin with where they are from, such as a file."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
 def read_json(path: Path, form: Any = object) -> Any:
     """What is in a file, of this form."""
-    try:
+    with errors_of(path):
         return parse_json(path.read_bytes(), form)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def write_json(path: Path, value: Any, *, overwrite: bool = True) -> None:
@@ -104,10 +116,8 @@ def check_form(value: Any, form: Any, where: str = "") -> None:
             check_form(part, form[k] if isinstance(form, tuple) else form[0], f"{where}[{k}]")
     elif form is not object:
         kinds = get_args(form) if isinstance(form, UnionType) else (form,)
-        kind = type(value)
-        fits = {int, float} & {*kinds} and abs(value) < 2**63 if kind is int else kind in kinds
-        if not fits:
-            words = " or ".join(_WORDS[kind] for kind in kinds)
+        if not any(_is_of(kind, value) for kind in kinds):
+            words = " or ".join(WORDS.get(kind, "null") for kind in kinds)
             raise ValueError(f"{where or 'it'} is {shown(value)}; expected {words}")
 
 
@@ -121,6 +131,60 @@ def _expected(value: dict[str, Any], form: dict[Any, Any], where: str) -> Iterat
             yield name.removesuffix("?"), inner
         elif not name.endswith("?"):
             raise ValueError(f"{f'{where}.{name}'.strip('.')} is missing")
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    """Whether it is of a simple type, and fits into 64 bits."""
+    if type(value) is int:
+        return kind in (int, float) and abs(value) < 2**63
+    return type(value) is kind
+
+
+def convert(kind: Any, value: Any, where: str = "it") -> Any:
+    """The value as this type. Types are checked, not bent: only lists become tuples, and strings paths.
+
+    where: how to name it in an error.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, UnionType):
+        for member in inner:
+            try:
+                return convert(member, value, where)
+            except ValueError:
+                continue
+    elif origin is Literal:
+        # In a file, 32 is a number.
+        match = [choice for choice in inner if not isinstance(value, bool) and str(choice) == str(value)]
+        if match:
+            return match[0]
+    elif origin is tuple and isinstance(value, list | tuple):
+        kinds = inner[:1] * len(value) if inner[1:] == (...,) else inner
+        if len(kinds) == len(value):
+            parts = zip(kinds, value, strict=True)
+            return tuple(convert(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(parts))
+    elif origin is dict and isinstance(value, Mapping):
+        return {str(name): convert(inner[1], v, f"{where}.{name}") for name, v in value.items()}
+    elif kind is Path and isinstance(value, str | Path):
+        return Path(value)
+    elif _is_of(kind, value):
+        return float(value) if kind is float else value
+    raise ValueError(f"{where} is {shown(value)}; give {wanted(kind)}")
+
+
+def wanted(kind: Any) -> str:
+    """A type, in words."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return " or ".join(wanted(member) for member in inner)
+    if origin is Literal:
+        return " or ".join(repr(choice) for choice in inner)
+    if origin is tuple:
+        if inner[1:] == (...,):
+            return f"a list, each {wanted(inner[0])}"
+        return f"a list of {len(inner)}: {', '.join(wanted(member) for member in inner)}"
+    return WORDS.get(kind, "None" if kind is NoneType else "names and values")
 
 
 def shown(value: Any) -> str:

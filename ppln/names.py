@@ -10,6 +10,13 @@ def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
     return close[0] if close else None
 
 
+def meant(name: str, names: Iterable[str]) -> str:
+    """For the end of an error: the name that may have been meant, or else all there are."""
+    names = list(names)
+    close = nearest(name, names)
+    return f"there are {', '.join(names)}" if close is None else f"did you mean {close}?"
+
+
 def suggestion(name: str, names: Iterable[str]) -> str:
     """For the end of an error: the name that may have been meant, and all there are."""
     names = list(names)

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from ppln.forms import SCALAR, WORDS, convert
 from ppln.names import nearest
 
 T = TypeVar("T")
@@ -28,12 +29,7 @@ POSITION = object()
 HELP = ("-h", "--help")
 _SHORT = {"-o": "--out", "-h": "--help"}
 _LIKE_A_FLAG = re.compile(r"--|-[A-Za-z]")  # a negative number is none
-_KINDS = {
-    int: ("N", "a whole number"),
-    float: ("NUMBER", "a number"),
-    Path: ("PATH", "a path"),
-    str: ("NAME", "a name"),
-}
+_VALUES = {int: "N", float: "NUMBER", Path: "PATH", str: "NAME", bool: ""}
 _COLUMN, _WIDTH = 26, 100
 _NO_BREAK = "\xa0"
 
@@ -80,19 +76,16 @@ class Command(NamedTuple):
     options: list[Option]
     titles: dict[str, str]  # of sections
 
-    def given(self, words: Sequence[str], others: bool = False) -> dict[str, dict[str, Any]]:
-        """The values that these words give: by section, by name. `--help` among them raises Help.
-
-        others: skip options that are not known here, and the words that follow them.
-        """
+    def given(self, words: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The values that these words give: by section, by name. `--help` among them raises Help."""
         if not set(HELP).isdisjoint(words):
             raise Help(self.help())
         try:
-            return self._given(list(words), others)
+            return self._given(list(words))
         except ValueError as error:
             raise ValueError(f"{error}; see {self.name} --help".replace("?;", "?")) from None
 
-    def _given(self, rest: list[str], others: bool) -> dict[str, dict[str, Any]]:
+    def _given(self, rest: list[str]) -> dict[str, dict[str, Any]]:
         flags = {option.flag: option for option in self.options if not option.is_position}
         flags |= {f"--no-{flag[2:]}": option for flag, option in flags.items() if option.kind is bool}
         found: dict[str, dict[str, Any]] = {option.section: {} for option in self.options}
@@ -108,9 +101,6 @@ class Command(NamedTuple):
             else:
                 flag, equals, value = word.partition("=")
                 flag = _SHORT.get(flag, flag).replace("_", "-")
-                if flag not in flags and others:
-                    _take(rest, None)
-                    continue
                 if flag not in flags:
                     raise ValueError(f"there is no option {flag}; {_nearest(flag, flags)}")
                 option = flags[flag]
@@ -160,11 +150,12 @@ class Command(NamedTuple):
 
 
 def command(what: Any, name: str, about: str | None = None, positional: bool = True) -> Command:
-    """What a function or dataclass can be asked.
+    """What a function or dataclass can be asked; of an instance, its values are the defaults.
 
     positional: what must be given is told by its place. about: in place of its docstring.
     """
-    texts, annotations = _texts(what), get_type_hints(what, include_extras=True)
+    kind = type(what) if is_dataclass(what) and not isinstance(what, type) else what
+    texts, annotations = _texts(kind), get_type_hints(kind, include_extras=True)
     options, titles = [], {"": "Options"}
     for parameter, default in _parameters(what).items():
         if is_dataclass(default):
@@ -174,8 +165,7 @@ def command(what: Any, name: str, about: str | None = None, positional: bool = T
                 value = getattr(default, of.name)
                 options.append(_option(parameter, of.name, kinds[of.name], value, inner, False))
         else:
-            kind = annotations[parameter]
-            options.append(_option("", parameter, kind, default, texts, positional))
+            options.append(_option("", parameter, annotations[parameter], default, texts, positional))
     about = about or (inspect.getdoc(what) or "").partition("\n\nArgs:")[0]
     return Command(what, name, " ".join(about.split()), options, titles)
 
@@ -204,6 +194,8 @@ def _option(
 
 def _parameters(what: Any) -> dict[str, Any]:
     """Names and defaults; MISSING where there is none."""
+    if is_dataclass(what) and not isinstance(what, type):
+        return {f.name: getattr(what, f.name) for f in fields(what)}
     if is_dataclass(what):
         return {
             f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(what)
@@ -237,32 +229,37 @@ def _take(rest: list[str], most: int | None) -> list[str]:
 
 
 def _read(kind: Any, words: Sequence[str]) -> Any:
+    """What words say: a word is text, or what it reads like, whichever is of this type."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is dict:
-        return dict(_pair(word) for word in words)
+        return convert(kind, dict(_pair(word) for word in words))
     if origin is tuple:
         kinds = inner[:1] * len(words) if ... in inner else inner
         return tuple(_read(k, [word]) for k, word in zip(kinds, words, strict=True))
     (word,) = words
-    if origin is Literal:
-        (choice,) = (choice for choice in inner if str(choice) == word)
-        return choice
-    return kind(word)
+    try:
+        return convert(kind, word)
+    except ValueError:
+        return convert(kind, _scalar(word))
 
 
-def _pair(word: str) -> tuple[str, int | float | bool | str | None]:
+def _pair(word: str) -> tuple[str, SCALAR]:
     name, equals, text = word.partition("=")
     if not (name and equals):
         raise ValueError
-    words = {"None": None, "True": True, "true": True, "False": False, "false": False}
+    return name, _scalar(text)
+
+
+def _scalar(text: str) -> SCALAR:
+    words: dict[str, SCALAR] = {"None": None, "True": True, "true": True, "False": False, "false": False}
     if text in words:
-        return name, words[text]
+        return words[text]
     for number in (int, float):
         try:
-            return name, number(text)
+            return number(text)
         except ValueError:
             continue
-    return name, text
+    return text
 
 
 def _value(kind: Any) -> str:
@@ -271,7 +268,7 @@ def _value(kind: Any) -> str:
         return "|".join(map(str, inner))
     if origin is tuple:
         return " ".join("..." if member is ... else _value(member) for member in inner)
-    return "NAME=VALUE ..." if origin is dict else _KINDS[kind][0] if kind is not bool else ""
+    return "NAME=VALUE ..." if origin is dict else _VALUES[kind]
 
 
 def _wanted(kind: Any) -> str:
@@ -282,7 +279,7 @@ def _wanted(kind: Any) -> str:
     if origin is tuple:
         number = "one or more" if ... in inner else str(len(inner))
         return f"{number}, each {_wanted(inner[0])}"
-    return "NAME=VALUE, such as width=8" if origin is dict else _KINDS[kind][1]
+    return "NAME=VALUE, such as width=8" if origin is dict else "a name" if kind is str else WORDS[kind]
 
 
 def _nearest(flag: str, flags: Iterable[str]) -> str:

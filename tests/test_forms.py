@@ -3,10 +3,11 @@
 import json
 import math
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
-from ppln.forms import DEPTH, SCALAR, Maybe, check_form, parse_json, read_json, shown, write_json
+from ppln.forms import DEPTH, SCALAR, Maybe, check_form, convert, parse_json, read_json, shown, write_json
 
 FORM = {
     "name": str,
@@ -97,3 +98,50 @@ def test_written_json_is_strict_and_whole(tmp_path):
     with pytest.raises(FileExistsError, match="give overwrite=True"):
         write_json(path, {}, overwrite=False)
     assert json.loads(path.read_text()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "found"),
+    [
+        (float, 3, 3.0),
+        (bool, True, True),
+        (Path, "a/b", Path("a/b")),
+        (float | None, None, None),
+        (Literal["32", "bf16"], 32, "32"),
+        (tuple[int, ...], [1, 2], (1, 2)),
+        (tuple[int, float], [1, 2], (1, 2.0)),
+        (dict[str, int | bool], {"a": True, "b": 1}, {"a": True, "b": 1}),
+        (Any, [1, "a"], [1, "a"]),
+    ],
+)
+def test_types(kind, value, found):
+    made = convert(kind, value)
+    assert made == found
+    assert repr(made) == repr(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (int, 2.0, "a.b is 2.0; give a whole number"),
+        (int, True, "a.b is True; give a whole number"),
+        (int, "3", "a.b is '3'; give a whole number"),
+        (int, 2**63, "a.b is 9223372036854775808; give a whole number"),
+        (float, True, "a.b is True; give a number"),
+        (float, "1e-3", "a.b is '1e-3'; give a number"),
+        (bool, 1, "a.b is 1; give true or false"),
+        (str, 3, "a.b is 3; give text"),
+        (Path, 3, "a.b is 3; give a path"),
+        (float | None, "None", "a.b is 'None'; give a number or None"),
+        (Literal["1", "x"], True, "a.b is True; give '1' or 'x'"),
+        (tuple[int, ...], 3, "a.b is 3; give a list, each a whole number"),
+        (tuple[int, ...], [1, "x"], "a.b[1] is 'x'; give a whole number"),
+        (tuple[int, float], [1], "a.b is [1]; give a list of 2: a whole number, a number"),
+        (dict[str, int], [1], "a.b is [1]; give names and values"),
+        (dict[str, int], {"c": None}, "a.b.c is None; give a whole number"),
+    ],
+)
+def test_types_are_not_bent(kind, value, message):
+    with pytest.raises(ValueError) as caught:
+        convert(kind, value, "a.b")
+    assert str(caught.value) == message

@@ -93,6 +93,7 @@ def test_places_may_be_anywhere():
         ("--gain", "--gain has no value; give a number; see ppln convert --help"),
         ("--gain --no-verify", "--gain has no value; give a number; see ppln convert --help"),
         ("--count 1.5", "--count is 1.5; give a whole number; see ppln convert --help"),
+        (f"--count {2**63}", f"--count is {2**63}; give a whole number; see ppln convert --help"),
         ("--kind c", "--kind is c; give a, b or 3; see ppln convert --help"),
         ("--sensor 3", "--sensor is 3; give 2, each a whole number; see ppln convert --help"),
         ("--sensor 3 x", "--sensor is 3 x; give 2, each a whole number; see ppln convert --help"),
@@ -168,12 +169,6 @@ def test_a_function():
     assert "A recording: a file, or a folder. Default: a.\n" in command(run, "x").help()
 
 
-def test_options_of_others_are_skipped():
-    asked = command(Reading, "x")
-    words = ["--gain", "3", "x", "--repair", "--more", "--sensor", "3", "4"]
-    assert asked.given(words, others=True) == {"": {"sensor": (3, 4), "repair": True}}
-
-
 def test_an_example_has_a_line_of_its_own(monkeypatch):
     def run(count: int = 3) -> None:
         """Count something, for as long as it takes. For example: x --count 4
@@ -185,3 +180,13 @@ def test_an_example_has_a_line_of_its_own(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     lines = command(run, "x").help().splitlines()
     assert lines[2:6] == ["Count something, for as long as it", "takes.", "For example: x --count 4", ""]
+
+
+def test_an_instance_has_the_defaults():
+    asked = command(wanted(gain=2.0, reading=Reading((3, 4))), "x", positional=False)
+    assert {(o.section, o.name): o.default for o in asked.options if o.name in ("gain", "sensor", "out")} == {
+        ("", "gain"): 2.0,
+        ("reading", "sensor"): (3, 4),
+        ("", "out"): Path("out.h5"),
+    }
+    assert asked.given(["--gain", "3", "--repair"]) == {"": {"gain": 3.0}, "reading": {"repair": True}}

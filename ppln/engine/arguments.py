@@ -5,29 +5,20 @@ run that is resumed, or the recipe "small"; else it has its default. Names of fi
 sections, so that flags need no prefix: `--batch 16`. Only the network's name has another flag, `--network`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from ppln.engine.config import (
-    Machine,
-    Model,
-    Optimizer,
-    Run,
-    Train,
-    build,
-    check_resumable,
-    merge,
-    plain,
-    read,
-)
+from ppln.engine.config import Run, Train, check_resumable
 from ppln.engine.recipes import recipe
+from ppln.engine.stored import build, read
+from ppln.forms import errors_of
 from ppln.models.networks import without_memory
 from ppln.options import HELP, Command, Help, command
 from ppln.tasks import Task
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,35 +39,29 @@ class Invocation:
 
 def parse(task: str, words: Sequence[str]) -> tuple[Train, Invocation]:
     """What `ppln train TASK` is asked for by these words. `--help` among them raises Help."""
-    small = build(Train, recipe(task, "small"))
-    asked = _command(task, Invocation(), small)
+    asked = _command(task, Invocation(), recipe(task, "small"))
     given = asked.given([word for word in words if word not in HELP])
     if "network" in given["model"]:
         given["model"]["name"] = given["model"].pop("network")
-    start = Invocation(**given.pop("start"))
-    before = None
-    values = recipe(task, start.recipe or "small")
+    start = Invocation(**given.pop(""))
+    base, before = recipe(task, start.recipe or "small"), None
     file = _file(start.config, task)
-
-    def built(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
-        try:
-            return build(kind, values, where)
-        except ValueError as error:  # recipes and runs are right: it is the file, if there is one
-            raise ValueError(f"{start.config}: {error}" if file else str(error)) from None
-
+    named = partial(errors_of, start.config) if file else nullcontext  # recipes and runs are right
     if start.resume:
-        out = given["run"].setdefault("out", built(Run, merge(values, file)["run"], "run").out)
-        before = _run(out, task)
+        with named():
+            out = build(Run, file.get("run", {}), "run", base.run).out
+        before = _run(given["run"].setdefault("out", out), task)
         if start.recipe is None:
-            values = plain(before)
+            base = before
     elif start.from_start:
         raise ValueError("--from-start is for a run to --resume; add that, or leave it out")
     else:
         start = replace(start, recipe=start.recipe or "small")
-    base = built(Train, merge(values, file))
+    with named():
+        base = build(Train, file, base=base)
     if not set(HELP).isdisjoint(words):
         raise Help(_command(task, start, base).help())
-    config = asked.flagged(lambda: build(Train, merge(plain(base), plain(given))))
+    config = asked.flagged(lambda: build(Train, given, base=base))
     refuse_idle(config.task, given["task"])
     if before is not None:
         check_resumable(before, config)
@@ -85,33 +70,16 @@ def parse(task: str, words: Sequence[str]) -> tuple[Train, Invocation]:
 
 
 def _command(task: str, start: Invocation, base: Train) -> Command:
-    def sections(
-        start: Invocation = start,
-        task: Task = base.task,
-        model: Model = base.model,
-        optimizer: Optimizer = base.optimizer,
-        machine: Machine = base.machine,
-        run: Run = base.run,
-    ) -> None:
-        """All settings of a run.
-
-        Args:
-            start: Where settings come from that are not given here.
-            task: The data, and how errors count.
-            model: The network.
-            optimizer: How weights are updated, and how long.
-            machine: Where it is computed.
-            run: What is written down.
-        """
-
+    """Options of both, with their values as defaults. The name of the network has the option --network."""
     origin = f"the recipe {start.recipe}" if start.recipe else "the run"
     origin += f" and of {start.config}" if start.config else ""
     about = f"Train a network for the task {task}. The defaults are those of {origin}."
-    asked = command(sections, f"ppln train {task}", about)
+    first, asked = command(start, ""), command(base, f"ppln train {task}", about)
     options = [
-        o._replace(name="network") if o.section == "model" and o.name == "name" else o for o in asked.options
+        o._replace(name="network") if (o.section, o.name) == ("model", "name") else o for o in asked.options
     ]
-    return asked._replace(options=options)
+    titles = {**asked.titles, "": "Where settings come from that are not given here"}
+    return asked._replace(options=[*first.options, *options], titles=titles)
 
 
 def _file(path: Path | None, task: str) -> dict[str, Any]:
@@ -143,10 +111,8 @@ def _run(out: Path, task: str) -> Train:
         raise ValueError(
             f"out is {out}, where there is no run to resume; start one without --resume"
         ) from None
-    try:
+    with errors_of(path):
         config = build(Train, values)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
     if config.task.name != task:
         raise ValueError(f"out is {out}, a run of {config.task.name}; run: ppln train {config.task.name}")
     return config

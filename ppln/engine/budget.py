@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ppln.engine import config
 from ppln.engine.config import Train
 from ppln.engine.portions import Plain
+from ppln.engine.stored import build
 from ppln.engine.studies import Row, Study
 from ppln.models import weights
 from ppln.tasks import Task
@@ -87,7 +87,7 @@ class Reproduce:
 def train_settings(study: Study, row: Row, seed: int, how: Reproduce) -> Train:
     """Of the training of a row."""
     rate = {"learning_rate": how.rate_of[row.key]} if row.key in how.rate_of else {}
-    values = config.merge(
+    values = _merged(
         common(study, how),
         {
             "task": row.task,
@@ -106,7 +106,7 @@ def train_settings(study: Study, row: Row, seed: int, how: Reproduce) -> Train:
         "baselines": False,
         "tensorboard": False,
     }
-    return config.build(Train, values)
+    return build(Train, values)
 
 
 def common(study: Study, how: Reproduce) -> Plain:
@@ -119,7 +119,12 @@ def common(study: Study, how: Reproduce) -> Plain:
         "machine": {"device": how.device, "precision": how.precision},
     }
     given = {part: {k: v for k, v in new.items() if v is not None} for part, new in changes.items()}
-    return config.merge(study.settings, given)
+    return _merged(study.settings, given)
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Plain:
+    """Settings with others over them, section by section."""
+    return {part: {**base.get(part, {}), **over.get(part, {})} for part in {**base, **over}}
 
 
 def deciding(values: Mapping[str, Any]) -> Plain:

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ppln.engine import config
+from ppln.engine import stored
 from ppln.engine.compare import TOLERANCE
 from ppln.files import put_in_place
 from ppln.forms import NUMBER, SCALAR, Maybe, check_form, parse_json, shown
@@ -82,12 +82,12 @@ def _complete(result: Plain, task: str) -> None:
     settings, where = result["settings"], f"{result['row']}, seed {result['seed']}"
     if result["training"] is not None:  # a row that learns nothing has no task
         check_form(settings, _TRAINED, f"{where}: settings")
-        settings["task"] = config.with_defaults(task, settings["task"])
+        settings["task"] = stored.with_defaults(task, settings["task"])
     model = settings["model"]
     if model["name"] in NETWORKS:
         model["options"] = plain_options(model["name"], model["options"])
     for name, of in result["sets"].items():
-        of["settings"] = config.with_defaults(task, of["settings"])
+        of["settings"] = stored.with_defaults(task, of["settings"])
         for column, values in (*of["data"].items(), *of["per_sample"].items()):
             if len(values) != of["samples"]:
                 raise ValueError(
@@ -97,7 +97,7 @@ def _complete(result: Plain, task: str) -> None:
 
 def write(path: Path, study: Mapping[str, Any]) -> None:
     """It is there whole or not at all."""
-    content = {"format": _FORMAT, "version": _VERSION, **config.plain(study)}
+    content = {"format": _FORMAT, "version": _VERSION, **stored.plain(study)}
     text = json.dumps(content, indent=1, allow_nan=False)
     text = re.sub(r"(?<=\[)[-+.\de,\s]+(?=\])", lambda found: " ".join(found[0].split()), text)  # in one line
     with put_in_place(path) as aside:

@@ -1,80 +1,63 @@
 """Named settings: the paper's, and small ones that end on a CPU in minutes.
 
-    recipe("deblur", "paper")          # a dictionary that config.build and config.merge take
+    recipe("deblur", "paper")          # a Train
     ppln train deblur --recipe paper
 
 A recipe says only what differs from the defaults. What the paper leaves open (sizes of batches, the details
 of RMSProp) is as in the authors' code. All but "finetune" train on synthetic data.
 """
 
-from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from ppln.engine.config import Machine, Model, Optimizer, Run, Train
 from ppln.names import suggestion
-
-Settings = dict[str, Any]
+from ppln.tasks import Deblur, Pose, Steering, Task
 
 
 class Recipe(NamedTuple):
     line: str  # what it is, for a list
-    settings: Settings  # as config.plain gives them, without what is left at its default
+    settings: Train
 
 
 # The rate is that of the paper's text, 1e-3; the authors' code has 1e-4: "released-rate".
-_DEBLUR: Settings = {
-    "optimizer": "adam",
-    "learning_rate": 1e-3,
-    "batch": 32,
-    "epochs": 50,
-    "schedule": "steps",
-    "milestones": [20, 40],
-    "decay": 0.5,
-}
-_STEERING: Settings = {
-    "optimizer": "adam",
-    "learning_rate": 1e-3,
-    "weight_decay": 1e-4,
-    "batch": 128,
-    "epochs": 200,
-}
-_POSE: Settings = {
-    "optimizer": "rmsprop",
-    "learning_rate": 1e-3,
-    "alpha": 0.9,
-    "eps": 1e-7,
-    "batch": 32,  # people, each seen by two cameras: 64 pictures
-    "epochs": 20,
-    "schedule": "steps",
-    "milestones": [10, 15],
-    "decay": 0.1,
-}
+_DEBLUR = Optimizer(learning_rate=1e-3, batch=32, epochs=50, schedule="steps", milestones=(20, 40), decay=0.5)
+_STEERING = Optimizer(learning_rate=1e-3, weight_decay=1e-4, batch=128, epochs=200)
+_POSE = Optimizer(
+    optimizer="rmsprop",
+    learning_rate=1e-3,
+    alpha=0.9,
+    eps=1e-7,
+    batch=32,  # people, each seen by two cameras: 64 pictures
+    epochs=20,
+    schedule="steps",
+    milestones=(10, 15),
+    decay=0.1,
+)
 # Pictures as large as the data set's, and all of its time stamps.
-_HQF: Settings = {"height": 180, "width": 240, "times_per_sample": 14}
-_DHP19: Settings = {"times_per_sample": 10}
+_HQF = Deblur(height=180, width=240, times_per_sample=14)
+_DHP19 = Pose(times_per_sample=10)
 
 
-def _paper(
-    line: str, network: str, optimizer: Settings, task: Settings | None = None, **options: Any
-) -> Recipe:
-    return Recipe(
-        line, {"task": task or {}, "model": {"name": network, "options": options}, "optimizer": optimizer}
-    )
+def _paper(line: str, network: str, optimizer: Optimizer, task: Task, **options: Any) -> Recipe:
+    return Recipe(line, Train(task, Model(network, options), optimizer))
 
 
-def _small(network: str, task: Settings, steps: int, batch: int, rate: float, **options: Any) -> Recipe:
+def _small(network: str, task: Task, steps: int, batch: int, rate: float, **options: Any) -> Recipe:
     return Recipe(
         f"{network} on small pictures, {steps} steps: minutes on a CPU",
-        {
-            "task": task,
-            "model": {"name": network, "options": options},
-            "optimizer": {"learning_rate": rate, "batch": batch, "steps": steps, "schedule": "cosine"},
-            "machine": {"keep_samples": True},  # making them takes longer than a step
-            "run": {"validate_every": steps // 3, "checkpoint_every": steps // 6},
-        },
+        Train(
+            task,
+            Model(network, options),
+            Optimizer(learning_rate=rate, batch=batch, steps=steps, schedule="cosine"),
+            Machine(keep_samples=True),  # making them takes longer than a step
+            Run(validate_every=steps // 3, checkpoint_every=steps // 6),
+        ),
     )
 
 
-def _ablations(network: str, optimizer: Settings, task: Settings | None = None) -> dict[str, Recipe]:
+def _ablations(network: str, optimizer: Optimizer, task: Task) -> dict[str, Recipe]:
     """The paper's tables on integral normalisation and on smoothing, which are of all three tasks."""
     return {
         "paper-no-normalization": _paper(
@@ -84,21 +67,16 @@ def _ablations(network: str, optimizer: Settings, task: Settings | None = None) 
     }
 
 
-def _shipped(network: str, task: Settings, optimizer: Settings, every: int, compile: bool = True) -> Recipe:
+def _shipped(network: str, task: Task, optimizer: Optimizer, every: int, compile: bool = True) -> Recipe:
     return Recipe(
         f"as {network} was trained; minutes on a large GPU",
-        {
-            "task": task,
-            "model": {"name": network},
-            "optimizer": {"schedule": "cosine", "warmup_steps": 200, "ema": 0.999, **optimizer},
-            "machine": {
-                "precision": "bf16",
-                "compile": compile,
-                "channels_last": True,
-                "keep_samples": True,
-            },
-            "run": {"log_every": 50, "validate_every": every, "checkpoint_every": every},
-        },
+        Train(
+            task,
+            Model(network),
+            replace(optimizer, schedule="cosine", warmup_steps=200, ema=0.999),
+            Machine(precision="bf16", compile=compile, channels_last=True, keep_samples=True),
+            Run(log_every=50, validate_every=every, checkpoint_every=every),
+        ),
     )
 
 
@@ -106,32 +84,32 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     "deblur": {
         "shipped": _shipped(
             "deblur-ppln-head-small",
-            {"train_times": 27, "edges": 2.0, "train_samples": 24_576},
-            {"learning_rate": 1e-3, "batch": 48, "steps": 8000},
+            Deblur(train_times=27, edges=2.0, train_samples=24_576),
+            Optimizer(learning_rate=1e-3, batch=48, steps=8000),
             every=2000,
             compile=False,
         ),
         "finetune": Recipe(
             "go on from trained weights; with --data windows --folder DIR, on your own",
-            {
-                "task": {"edges": 2.0},
-                "model": {"name": "deblur-ppln-head-small", "weights": "deblur-ppln-head-small"},
-                "optimizer": {"learning_rate": 1e-4, "batch": 4, "steps": 500, "schedule": "cosine"},
-                "run": {"validate_every": 100, "checkpoint_every": 100},
-            },
+            Train(
+                Deblur(edges=2.0),
+                Model("deblur-ppln-head-small", weights=Path("deblur-ppln-head-small")),
+                Optimizer(learning_rate=1e-4, batch=4, steps=500, schedule="cosine"),
+                run=Run(validate_every=100, checkpoint_every=100),
+            ),
         ),
         "small": _small(
             "deblur-ppln-head-small",
-            {
-                "textures": "scikit-image",  # no time to make others
-                "height": 64,
-                "width": 64,
-                "train_samples": 256,
-                "val_samples": 16,
-                "motion_px": 30.0,
-                "substeps": 4,
-                "edges": 4.0,
-            },
+            Deblur(
+                textures="scikit-image",  # no time to make others
+                height=64,
+                width=64,
+                train_samples=256,
+                val_samples=16,
+                motion_px=30.0,
+                substeps=4,
+                edges=4.0,
+            ),
             steps=2100,
             batch=4,
             rate=3e-3,
@@ -148,26 +126,28 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         "released-rate": _paper(
             "paper, at the learning rate of the authors' released code",
             "deblur-ppln",
-            {**_DEBLUR, "learning_rate": 1e-4},
+            replace(_DEBLUR, learning_rate=1e-4),
             _HQF,
         ),
     },
     "steering": {
         "small": _small(
             "steering-ppln",
-            {"height": 32, "width": 43, "train_samples": 480, "val_samples": 48},
+            Steering(height=32, width=43, train_samples=480, val_samples=48),
             steps=300,
             batch=16,
             rate=1e-3,
         ),
-        "shipped": _shipped("steering-ppln", {}, {**_STEERING, "epochs": 30}, every=750),
-        "paper": _paper("the paper's network, PP layers after a ResNet", "steering-ppln", _STEERING),
-        "paper-hu": _paper("the paper's baseline, one frame at a time", "steering-hu", _STEERING),
-        "paper-humod": _paper("the paper's baseline on ten frames", "steering-humod", _STEERING),
-        **_ablations("steering-ppln", _STEERING),
+        "shipped": _shipped("steering-ppln", Steering(), replace(_STEERING, epochs=30), every=750),
+        "paper": _paper(
+            "the paper's network, PP layers after a ResNet", "steering-ppln", _STEERING, Steering()
+        ),
+        "paper-hu": _paper("the paper's baseline, one frame at a time", "steering-hu", _STEERING, Steering()),
+        "paper-humod": _paper("the paper's baseline on ten frames", "steering-humod", _STEERING, Steering()),
+        **_ablations("steering-ppln", _STEERING, Steering()),
         **{
             f"paper-segments-{n}": _paper(
-                f"paper, with {n} segments instead of 3", "steering-ppln", _STEERING, segments=n
+                f"paper, with {n} segments instead of 3", "steering-ppln", _STEERING, Steering(), segments=n
             )
             for n in (6, 9, 12)
         },
@@ -175,14 +155,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     "pose": {
         "small": _small(
             "pose-ppln",
-            {
-                "height": 64,
-                "width": 88,
-                "train_samples": 128,
-                "val_samples": 8,
-                "times_per_sample": 2,
-                "sigma_px": 2.0,
-            },
+            Pose(height=64, width=88, train_samples=128, val_samples=8, times_per_sample=2, sigma_px=2.0),
             steps=200,
             batch=4,
             rate=1e-3,
@@ -199,12 +172,12 @@ RECIPES: dict[str, dict[str, Recipe]] = {
 }
 
 
-def recipe(task: str, name: str) -> Settings:
-    """The settings of this name, with the task's name and a folder for the run: config.build takes them."""
+def recipe(task: str, name: str) -> Train:
+    """The settings of this name, with a folder for the run, and options of the network to change at will."""
     recipes = RECIPES[_known("task", task, RECIPES)]
-    settings = deepcopy(recipes[_known("recipe", name, recipes)].settings)
-    run = {"out": f"runs/{task}-{name}", **settings.get("run", {})}
-    return {**settings, "task": {"name": task, **settings.get("task", {})}, "run": run}
+    found = recipes[_known("recipe", name, recipes)].settings
+    run = replace(found.run, out=Path(f"runs/{task}-{name}"))
+    return replace(found, model=replace(found.model), run=run)
 
 
 def describe(task: str) -> list[tuple[str, str]]:

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ppln.engine import config, portions
+from ppln.engine import portions, provenance, stored
 from ppln.engine.budget import Reproduce, common, deciding, of_samples, train_settings
 from ppln.engine.config import Machine, Train
 from ppln.engine.evaluate import describe, evaluate, write
@@ -104,7 +104,7 @@ class Runner:
         # Of the last training: its data, samples to train on and to validate with.
         self.pool: tuple[Task, Make, Held] | None = None
         self.file = how.out / portions.FILE
-        self.budget = config.plain(common(study, replace(how, device="auto")))
+        self.budget = stored.plain(common(study, replace(how, device="auto")))
         self.results: Results = {}
 
     def run(self) -> Done:
@@ -168,7 +168,7 @@ class Runner:
             if name in values:
                 raise ValueError(f"windows: there is a test set {name!r} already; give another name")
             values[name] = {"name": shared["name"], "data": "windows", "folder": folder}
-        tasks = {name: config.build(Task, of, name) for name, of in values.items()}  # type: ignore[type-abstract]
+        tasks = {name: stored.build(Task, of, name) for name, of in values.items()}  # type: ignore[type-abstract]
         return {name: StudySet(task, is_read=name not in self.study.sets) for name, task in tasks.items()}
 
     def _jobs(self) -> Iterator[tuple[Row, int]]:
@@ -219,7 +219,7 @@ class Runner:
         """What decides a result, but for the seed."""
         if not row.trained:
             return {"model": {"name": row.model, "options": weights.plain_options(row.model, row.options)}}
-        return deciding(config.plain(train_settings(self.study, row, seed, self.how)))
+        return deciding(stored.plain(train_settings(self.study, row, seed, self.how)))
 
     def _do(self, row: Row, seed: int) -> None:
         """Train and evaluate what is missing."""
@@ -252,7 +252,7 @@ class Runner:
     def _trained(self, row: Row, seed: int, folder: Path) -> Plain:
         """What is known of a training, which is done now unless its weights are there."""
         if (folder / "config.yaml").exists():
-            was = deciding(config.plain(config.load(folder / "config.yaml")))
+            was = deciding(stored.plain(stored.load(folder / "config.yaml")))
             if not self._is_same(was, self._settings(row, seed), str(folder)):
                 shutil.rmtree(folder)
         if not (folder / "weights.safetensors").exists():
@@ -285,10 +285,10 @@ class Runner:
                 torch.cuda.synchronize()  # samples that were made ahead are there before others read them
         validation = {name: _number(value) for name, value in loop.metrics.items()}
         on = torch.cuda.get_device_name() if fabric.device.type == "cuda" else "CPU"
-        about = config.about(command=False)
+        about = provenance.about(command=False)
         told = {**_from_log(folder, settings), "on": on, "validation": validation, "about": about}
         with put_in_place(folder / "trained.json") as aside:
-            aside.write_text(json.dumps(config.plain(told), indent=1, allow_nan=False) + "\n")
+            aside.write_text(json.dumps(stored.plain(told), indent=1, allow_nan=False) + "\n")
         net, card, *_ = find(folder)
         weights.write(folder / "weights.safetensors", net, card.name, card.options, card, dtype="bfloat16")
 
@@ -314,7 +314,7 @@ class Runner:
         found = evaluate(net.to(device), samples.task, "test", source=samples, batch=EVALUATED, device=device)
         data = {column: [float(f"{v:.6g}") for v in values] for column, values in found.data.items()}
         self._check_data(name, data)
-        write(place, found, {**about, "precision": machine.precision, "about": config.about()})
+        write(place, found, {**about, "precision": machine.precision, "about": provenance.about()})
         claimed = {claim.metric for claim in self.study.claims} & found.columns.keys()
         return {
             "settings": samples.settings,

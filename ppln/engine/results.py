@@ -1,18 +1,18 @@
 """A trained network on a data set, into a folder of results: what `ppln evaluate` does."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ppln.engine import compare, config, portions
+from ppln.engine import compare, portions, provenance, stored
 from ppln.engine.arguments import refuse_idle
 from ppln.engine.config import Machine
 from ppln.engine.evaluate import Evaluation, describe, evaluate_each, write
 from ppln.engine.fabric import holding, launch
 from ppln.engine.trained import Network, find, home, unit
 from ppln.forms import as_json
-from ppln.options import HELP, command
+from ppln.options import HELP, Command, Help, command
 from ppln.tasks import TASKS, Task
 
 
@@ -89,28 +89,32 @@ def usage() -> str:
 
 def parse(source: str, words: Sequence[str]) -> Wanted:
     """What `ppln evaluate NETWORK` is asked for by these words. `--help` among them raises Help."""
-    name = f"ppln evaluate {source}"
-    asked = command(Evaluate, name)
-    first: Evaluate = asked.call(asked.given([w for w in words if w not in HELP], others=True))
-    network = find(source, ema=first.ema)
-    like = DEFAULTS, network.task
-    if first.like is not None:
-        like = _like(first.like, network.task)
+    network = find(source)
+    how, task = DEFAULTS, network.task
+    asked = _command(source, how, task)
+    given = asked.given([word for word in words if word not in HELP])
+    if not given["how"].get("ema", how.ema):
+        network = find(source, ema=False)
+    if given["how"].get("like"):
+        how, task = _like(given["how"]["like"], task)
+    if not set(HELP).isdisjoint(words):
+        raise Help(_command(source, how, task).help())
+    how = asked.flagged(lambda: replace(how, **given["how"]))
+    task = asked.flagged(lambda: replace(task, **given["task"]))
+    refuse_idle(task, given["task"])
+    return Wanted(network, task, how)
 
-    def both(how: Evaluate = like[0], task: Task = like[1]) -> tuple[Evaluate, Task]:
+
+def _command(source: str, how: Evaluate, task: Task) -> Command:
+    def both(how: Evaluate = how, task: Task = task) -> None:
         """Measure how good a network is on data whose truth is known.
 
         Args:
             how: Options.
             task: The data; the defaults are those of the network's training, or else of its task.
         """
-        return how, task
 
-    asked = command(both, name)
-    given = asked.given(words)
-    how, task = asked.call(given)
-    refuse_idle(task, given["task"])
-    return Wanted(network, task, how)
+    return command(both, f"ppln evaluate {source}")
 
 
 def _like(path: Path, own: Task) -> tuple[Evaluate, Task]:
@@ -118,10 +122,10 @@ def _like(path: Path, own: Task) -> tuple[Evaluate, Task]:
     how = DEFAULTS
     if (path / "results.json").is_file():
         about = compare.read(path).about
-        task: Task = config.build(TASKS[about["task"]], about["settings"], f"{path}: settings")
+        task: Task = stored.build(TASKS[about["task"]], about["settings"], f"{path}: settings")
         how = Evaluate(split=about["split"], limit=about.get("limit"))
     elif (path / "config.yaml").is_file():
-        task = config.build(config.Train, config.read(path / "config.yaml")).task
+        task = stored.load(path / "config.yaml").task
     else:
         raise ValueError(f"--like is {path}; give a run's folder, or one that `ppln evaluate` wrote")
     if task.name != own.name:
@@ -167,7 +171,7 @@ def evaluate_network(
             return found, None
         if not how.overwrite:
             _check_samples(folder, found)
-        write(folder, found, {**about, "seed": network.seed, "about": config.about()})
+        write(folder, found, {**about, "seed": network.seed, "about": provenance.about()})
     return found, folder
 
 
@@ -181,7 +185,7 @@ def text(found: Evaluation) -> str:
     count = f"{len(found.indices):,}"
     if len(found.indices) < found.available:
         count += f" of {found.available:,}"
-    return "\n".join([*lines, f"over {count} {found.split} samples of {config.plain(found.task)['data']}"])
+    return "\n".join([*lines, f"over {count} {found.split} samples of {stored.plain(found.task)['data']}"])
 
 
 def beside(found: Evaluation) -> str:
@@ -193,7 +197,7 @@ def beside(found: Evaluation) -> str:
 
 def _folder(network: Network, task: Task, how: Evaluate) -> Path:
     """Of the results, if no other is given: in that of the run, of another run, or here."""
-    name, file = f"{config.plain(task)['data']}-{how.split}", network.file
+    name, file = f"{stored.plain(task)['data']}-{how.split}", network.file
     run = home(file) if file else None
     if run is not None:
         return run / "evaluation" / name
@@ -239,5 +243,5 @@ def _check_samples(folder: Path, found: Evaluation) -> None:
 def _resolved(settings: Mapping[str, Any], task: Task) -> dict[str, Any]:
     """With folders by where they are, and not by how they were typed."""
     paths = {name for name, value in asdict(task).items() if isinstance(value, Path)}
-    given = config.with_defaults(task.name, settings)
+    given = stored.with_defaults(task.name, settings)
     return {k: str(Path(v).resolve()) if k in paths and v else v for k, v in given.items()}

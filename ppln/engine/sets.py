@@ -2,7 +2,7 @@
 
 from functools import cached_property
 
-from ppln.engine import config, portions
+from ppln.engine import portions, stored
 from ppln.engine.evaluate import told_apart
 from ppln.engine.feed import Held
 from ppln.engine.portions import Plain
@@ -21,7 +21,7 @@ class StudySet(Held):
         super().__init__(task, "test")
         self.is_read = is_read
         self.settings: Plain = {
-            name: value for name, value in config.plain(task).items() if name not in ("name", "folder")
+            name: value for name, value in stored.plain(task).items() if name not in ("name", "folder")
         }
         if is_read:
             len(self)  # an error now, rather than after a training

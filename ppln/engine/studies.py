@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ppln.engine.recipes import Settings
 from ppln.models.networks import NETWORKS
+
+Settings = dict[str, Any]
 
 
 class Paper(NamedTuple):
@@ -60,7 +61,7 @@ class Claim:
 @dataclass(frozen=True)
 class Study:
     settings: Settings
-    """Sections task, optimizer and machine, as config.build takes them: the budget of all rows."""
+    """Sections task, optimizer and machine, as stored.build takes them: the budget of all rows."""
     sets: Mapping[str, Settings]
     """Test sets by name: what each changes about the task. All rows are evaluated on each."""
     rows: tuple[Row, ...]

@@ -20,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ppln.engine import checkpoint, config, state
+from ppln.engine import checkpoint, provenance, state, stored
 from ppln.engine.average import Average
-from ppln.engine.config import Optimizer, Train
+from ppln.engine.config import Optimizer, Train, check_resumable
 from ppln.engine.evaluate import evaluate, evaluate_each
 from ppln.engine.fabric import first, holding, launch, spread, unsent
 from ppln.engine.feed import Feed, Held, Make, Order, maker
@@ -168,7 +168,7 @@ class Loop:
         # The last line: when, how long had been waited for data, after which step.
         self.since: tuple[float, float, int] | None = None
         # Last: a run that could not begin does not stand in the way of the next.
-        first(self.fabric, lambda: config.write(self.out / "config.yaml", settings, config.about()))
+        first(self.fabric, lambda: stored.write(self.out / "config.yaml", settings, provenance.about()))
 
     def _begin_with(self, weights: Path) -> None:
         found = find(weights)
@@ -315,8 +315,8 @@ class Loop:
             tensors["ema"] = self.average.state()
         info = {
             "step": self.done,
-            "config": config.plain(self.settings),
-            "about": config.about(),
+            "config": stored.plain(self.settings),
+            "about": provenance.about(),
             "optimizer": rule,
             "random": more,
             "best": self.best,
@@ -370,7 +370,7 @@ class Loop:
         if resume:
             found = checkpoint.newest(root, self.news.append)
             if found is not None:
-                config.check_resumable(settings_of(found), self.settings)
+                check_resumable(settings_of(found), self.settings)
                 state.check(found)
             elif not from_start:
                 raise ValueError(

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from torch import nn
 
 from ppln.engine import checkpoint as checkpoints
-from ppln.engine import config
+from ppln.engine import stored
 from ppln.engine.compare import read_about
-from ppln.forms import Maybe, check_form
+from ppln.engine.config import Train
+from ppln.forms import Maybe, check_form, errors_of
 from ppln.models import weights, zoo
 from ppln.models.networks import NETWORKS, fitting, known, with_weights
 from ppln.models.weights import Card, Metric
@@ -47,7 +48,7 @@ def find(source: Path | str, *, ema: bool = True) -> Network:
         path = zoo.weights_file(name)
     if (path / _WEIGHTS).is_file() and not (path / "checkpoints").exists():
         if (path / "config.yaml").exists():
-            settings = config.load(path / "config.yaml")
+            settings = stored.load(path / "config.yaml")
         path = path / _WEIGHTS
     if path.is_file():
         net, card = weights.read(path)
@@ -75,13 +76,11 @@ def find(source: Path | str, *, ema: bool = True) -> Network:
     return Network(with_weights(name, options, values), card, settings.task, file, settings.run.seed)
 
 
-def settings_of(found: checkpoints.Checkpoint) -> config.Train:
+def settings_of(found: checkpoints.Checkpoint) -> Train:
     """Of the run that saved a checkpoint, of which the rest that is told here is checked, too."""
-    try:
+    with errors_of(f"{found.path}: state.json"):
         check_form(found.state, _SAVED)
-        return config.build(config.Train, found.state["config"])
-    except ValueError as error:
-        raise ValueError(f"{found.path}: state.json: {error}") from None
+        return stored.build(Train, found.state["config"])
 
 
 def _is_trained(path: Path) -> bool:
@@ -116,11 +115,9 @@ def _measured(file: Path) -> list[Metric]:
     ]
 
 
-def _card(
-    settings: config.Train, found: checkpoints.Checkpoint, averaged: bool, measured: list[Metric]
-) -> Card:
+def _card(settings: Train, found: checkpoints.Checkpoint, averaged: bool, measured: list[Metric]) -> Card:
     """What the run itself knows."""
-    about, plain = found.state["about"], config.plain(settings)
+    about, plain = found.state["about"], stored.plain(settings)
     task, optimizer = plain["task"], plain["optimizer"]
     chosen = ", ".join(f"{key}={value}" for key, value in task.items() if key not in ("name", "data"))
     budget = [

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from ppln import tasks
 from ppln.engine import arguments, recipes
-from ppln.engine.config import Machine, Model, Optimizer, Run
+from ppln.engine.config import Machine, Model, Optimizer, Run, Train
 from ppln.engine.recipes import Recipe
 from ppln.tasks.task import Task
 
@@ -40,18 +40,15 @@ Fake.__abstractmethods__ = frozenset()
 RECIPES = {
     "small": Recipe(
         "small",
-        {
-            "task": {"size": [4, 5]},
-            "model": {"name": "steering-ppln", "options": {"segments": 2}},
-            "optimizer": {"batch": 4, "steps": 7},
-        },
+        Train(Fake((4, 5)), Model("steering-ppln", {"segments": 2}), Optimizer(batch=4, steps=7)),
     ),
     "paper": Recipe(
         "paper",
-        {
-            "model": {"name": "steering-ppln"},
-            "optimizer": {"batch": 32, "epochs": 50, "schedule": "steps", "milestones": [20, 40]},
-        },
+        Train(
+            Fake(),
+            Model("steering-ppln"),
+            Optimizer(batch=32, epochs=50, schedule="steps", milestones=(20, 40)),
+        ),
     ),
 }
 

@@ -101,7 +101,7 @@ def settings(out: Any, **values: Any) -> Any:
     """Of a short run; values by their names alone, as on the command line."""
     from dataclasses import fields
 
-    from ppln.engine import config
+    from ppln.engine import config, stored
 
     plain: dict[str, Any] = {
         "task": {"name": "line"},
@@ -123,7 +123,7 @@ def settings(out: Any, **values: Any) -> Any:
     homes = {field.name: section for section, kind in sections.items() for field in fields(kind)}
     for name, value in values.items():
         plain[homes[name]][name] = value
-    return config.build(config.Train, plain)
+    return stored.build(config.Train, plain)
 
 
 if __name__ == "__main__":

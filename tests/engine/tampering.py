@@ -180,11 +180,10 @@ def manifest(folder: Path) -> Callable[[int], None]:
 
 def config(folder: Path) -> Callable[[int], None]:
     """config.yaml of a run to resume, and the same as a file of settings: JSON is YAML, too."""
-    from ppln.engine import arguments, config
-    from ppln.engine.config import Train
+    from ppln.engine import arguments, stored
     from ppln.engine.recipes import recipe
 
-    good = config.plain(config.build(Train, recipe("steering", "small")))
+    good = stored.plain(recipe("steering", "small"))
     (folder / "run").mkdir(exist_ok=True)
 
     def read(seed: int) -> None:

@@ -18,6 +18,7 @@ import ppln
 from ppln.cli import main
 from ppln.datasets.prepare import prepare
 from ppln.engine import checkpoint
+from ppln.engine.results import parse
 from ppln.engine.train import Loop
 from ppln.engine.trained import find
 from ppln.events import Events, Frames, Recording, Sensor
@@ -52,6 +53,8 @@ def test_from_training_to_a_network(monkeypatch, folder, capsys):
     assert "done: 2 steps in runs/0; validation: rmse_deg" in capsys.readouterr().out
     run(monkeypatch, "train steering --out runs/0 --resume --steps 3")
     assert checkpoint.load(folder / "runs/0").step == 3
+    for words, kind in (([], "ema"), (["--no-ema"], "model")):
+        assert parse("runs/1", words).network.file.name == f"{kind}.safetensors"
     for seed in (0, 1):
         run(monkeypatch, f"evaluate runs/{seed} --device cpu --limit 4")
     printed = capsys.readouterr().out

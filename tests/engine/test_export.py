@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import ppln
-from ppln.engine import checkpoint, config
+from ppln.engine import checkpoint, stored
 from ppln.engine import export as exporting
+from ppln.engine.config import Train
 from ppln.engine.export import export
 from ppln.functional import use_backend
 from ppln.models import networks, weights
@@ -182,7 +183,7 @@ def run(tmp_path: Path) -> Path:
     state = ppln.create_model("pose-ppln", segments=2).state_dict()
     tensors = {"model": state, "ema": {key: 2 * value for key, value in state.items()}}
     metrics = {"mpjpe_mm": 80.5, "loss": float("nan")}
-    settings = config.plain(config.build(config.Train, CONFIG))
+    settings = stored.plain(stored.build(Train, CONFIG))
     info = {"step": 1200, "config": settings, "metrics": metrics, "about": ABOUT}
     checkpoint.save(tmp_path / "run" / "checkpoints", 1200, tensors, info, keep=1)
     return tmp_path / "run"

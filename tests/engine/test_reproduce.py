@@ -17,7 +17,7 @@ import torch
 from line import Lines, register, settings
 
 from ppln import tasks
-from ppln.engine import checkpoint, config, reproduce, trained
+from ppln.engine import checkpoint, provenance, reproduce, trained
 from ppln.engine.budget import Reproduce, train_settings
 from ppln.engine.feed import Held, maker
 from ppln.engine.studies import STUDIES, Claim, Paper, Row, Study, Table
@@ -47,7 +47,7 @@ TINY = Study(
 def line(monkeypatch):
     monkeypatch.setattr(tasks, "TASKS", dict(tasks.TASKS))
     register()
-    monkeypatch.setattr(config, "_git", lambda package: None)  # it takes longer than a training
+    monkeypatch.setattr(provenance, "_git", lambda package: None)  # it takes longer than a training
     yield
     del networks.NETWORKS["line-net"]
 

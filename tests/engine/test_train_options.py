@@ -11,8 +11,9 @@ import pytest
 from fake_task import SECTIONS, Fake, parse, register
 
 from ppln import tasks
-from ppln.engine import arguments, config, recipes
-from ppln.engine.config import Run, Train, build, plain, write
+from ppln.engine import arguments, config, provenance, recipes
+from ppln.engine.config import Run, Train
+from ppln.engine.stored import plain, write
 from ppln.options import Help
 
 
@@ -35,7 +36,7 @@ def test_file_counts_more_than_recipe_and_less_than_flags():
 def test_flags():
     found, start = parse("fake", [])
     assert start == arguments.Invocation("small", None, False)
-    assert found == build(Train, recipes.recipe("fake", "small"))
+    assert found == recipes.recipe("fake", "small")
     assert found.task == Fake(size=(4, 5))
 
     flags = "--size 6 7 --folder d --light night --precision bf16 --no-pictures --compile --clip-norm 1"
@@ -155,7 +156,7 @@ def test_every_field_has_a_help():
 def started(**changes) -> Train:
     before, _ = parse("fake", ["--recipe", "paper", "--out", "runs/a", "--batch", "16"])
     before = replace(before, **changes)
-    write(Path("runs/a/config.yaml"), before, config.about())
+    write(Path("runs/a/config.yaml"), before, provenance.about())
     return before
 
 

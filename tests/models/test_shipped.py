@@ -1,18 +1,20 @@
-"""The networks that come with the package keep the brightness of what they restore, and know no arrow of time."""
+"""Networks of the package keep the brightness of what they restore, and know no arrow of time."""
 
 import pytest
 import torch
 from torch import Tensor
 
 import ppln
-from ppln.datasets.synthetic.scenes import Sample, Scenes
-from ppln.models.deblurrer import BINS, EVENT_CHANNELS
+from ppln.datasets.source import DeblurSample
+from ppln.datasets.synthetic.scenes import Scenes
+from ppln.models.deblurrer import EVENT_CHANNELS
+from ppln.protocols import BINS
 
 TIMES = torch.linspace(0, 1, BINS + 1)
 
 
 @pytest.fixture(scope="module")
-def scenes() -> Sample:
+def scenes() -> DeblurSample:
     options = {"substeps": 8, "motion_px": 40.0, "textures": "made", "davis": True}
     return Scenes("test", size=(96, 96), length=8, **options).batch(range(8))
 
@@ -31,7 +33,7 @@ def drift(film: Tensor) -> Tensor:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["deblur-ppln-head-small", "deblur-unet-14-small"])
-def test_a_scene_seen_backwards_comes_out_backwards(scenes: Sample, name: str):
+def test_a_scene_seen_backwards_comes_out_backwards(scenes: DeblurSample, name: str):
     """Networks of scenes whose cameras leaked from rest darkened both films, by 9 % on average."""
     network = ppln.create_model(name, pretrained=True).eval()
     x, times = torch.cat([scenes.histogram, scenes.blurry], 1), TIMES.expand(len(scenes.blurry), -1)

@@ -593,7 +593,7 @@ def _evaluate(words: list[str]) -> None:
 
 
 def _reproduce(words: list[str]) -> None:
-    from ppln.engine.studies import STUDIES
+    from ppln.study.deblur import STUDIES
 
     name, *options = words or ["--help"]
     if name in HELP:
@@ -608,10 +608,10 @@ def _reproduce(words: list[str]) -> None:
     if name not in STUDIES:
         raise ValueError(f"there is no study {name!r}; there are: {', '.join(STUDIES)}")
 
-    from ppln.engine.budget import Reproduce
-    from ppln.engine.portions import FILE
-    from ppln.engine.reproduce import reproduce
-    from ppln.report import results
+    from ppln.study import tables as results
+    from ppln.study.budget import Reproduce
+    from ppln.study.portions import FILE
+    from ppln.study.reproduce import reproduce
 
     as_it_is = Reproduce(Path(f"runs/reproduce-{name}"))
 

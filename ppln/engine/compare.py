@@ -11,8 +11,9 @@ Dimensions: N samples, S seeds.
 import csv
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -162,6 +163,24 @@ def compare(
     rows = [_row(name, task, mine, others, drawn[name]) for name in names]
     a, b = (method[0].about.get("model", {}).get("name", "?") for method in (mine, others))
     return Comparison(task.name, first.about["split"], len(first.indices), a, b, rows)
+
+
+def other_samples(was: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]) -> str | None:
+    """The column by which two test sets have other samples; None if they have the same.
+
+    Samples are compared themselves: folders may have any names, and scenes change with the code. A scene that
+    another machine made has a few other events, which count for more where there are few.
+    """
+    for column, values in was.items():
+        others = now.get(column, [])
+        same = len(values) == len(others) and math.isclose(fmean(values), fmean(others), rel_tol=TOLERANCE)
+        near = (
+            math.isclose(*pair, rel_tol=10 * TOLERANCE, abs_tol=1e-4)
+            for pair in zip(values, others, strict=False)
+        )
+        if not (same and all(near)):
+            return column
+    return None
 
 
 def table(comparison: Comparison) -> str:

@@ -36,7 +36,9 @@ HOSTILE = [
 
 def assert_survives(kind: str, folder: Path, copies: int = COPIES) -> None:
     command = [sys.executable, __file__, kind, str(folder), "0", str(copies)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     # The damage must reach what is read; but much of it, as a title, may be anything.
     rejected = int(done.stdout.split()[-1])
@@ -223,8 +225,8 @@ def results(folder: Path) -> Callable[[int], None]:
 
 def study(folder: Path) -> Callable[[int], None]:
     """study.json of a study."""
-    from ppln.engine import portions
-    from ppln.report.results import markdown
+    from ppln.study import portions
+    from ppln.study.tables import markdown
 
     path = folder / "study.json"
     good = json.loads(path.read_bytes())

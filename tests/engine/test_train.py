@@ -28,7 +28,7 @@ from ppln.files import alone
 from ppln.models import networks
 
 CLOCK = ("samples_per_s", "data_wait", "gpu_memory_bytes", "unix_time_s")
-SCRIPT = str(Path(__file__).with_name("line.py"))
+SCRIPT = str(Path(__file__).parents[1] / "line.py")
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,10 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from ppln.engine.compare import Interval, grid, spread
-from ppln.engine.portions import Plain
-from ppln.engine.studies import Claim
 from ppln.files import check_target, put_in_place
 from ppln.forms import check_form
+from ppln.study.deblur import Claim
+from ppln.study.portions import Plain
 
 SAME_SIZE = 0.05  # networks whose parameters differ by no more count as equally large
 INPUT = "blurry"  # the row that gives back its input

@@ -8,11 +8,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from ppln.engine import config
-from ppln.engine.compare import TOLERANCE
+from ppln.engine.compare import TOLERANCE, other_samples
 from ppln.files import put_in_place
 from ppln.forms import NUMBER, SCALAR, Maybe, check_form, parse_json, shown
 from ppln.models.networks import NETWORKS
@@ -148,24 +147,6 @@ def merge(files: Sequence[Path]) -> Plain:
     order = {key: k for k, key in enumerate(last["rows"])}
     ranked = sorted(results, key=lambda name: (order.get(name[0], len(order)), name))
     return {**last, "results": [results[name][1] for name in ranked]}
-
-
-def other_samples(was: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]) -> str | None:
-    """The column by which two test sets have other samples; None if they have the same.
-
-    Samples are compared themselves: folders may have any names, and scenes change with the code. A scene that
-    another machine made has a few other events, which count for more where there are few.
-    """
-    for column, values in was.items():
-        others = now.get(column, [])
-        same = len(values) == len(others) and math.isclose(fmean(values), fmean(others), rel_tol=TOLERANCE)
-        near = (
-            math.isclose(*pair, rel_tol=10 * TOLERANCE, abs_tol=1e-4)
-            for pair in zip(values, others, strict=False)
-        )
-        if not (same and all(near)):
-            return column
-    return None
 
 
 def difference(was: Any, now: Any, where: str = "", *, rounding: float = 0.0) -> str | None:

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from ppln.engine import config
 from ppln.engine.config import Train
-from ppln.engine.portions import Plain
-from ppln.engine.studies import Row, Study
 from ppln.models import weights
+from ppln.study.deblur import Row, Study
+from ppln.study.portions import Plain
 from ppln.tasks import Task
 
 

@@ -22,14 +22,14 @@ from typing import Any
 import torch
 import torch.multiprocessing as mp
 
-from ppln.engine import portions
-from ppln.engine.budget import Reproduce, of_samples, train_settings
 from ppln.engine.evaluate import BATCH
 from ppln.engine.feed import Held, Make, maker
-from ppln.engine.reproduce import EVALUATED, OutOfTime, Runner
-from ppln.engine.sets import StudySet
-from ppln.engine.studies import STUDIES, Row
 from ppln.files import alone, make_folder
+from ppln.study import portions
+from ppln.study.budget import Reproduce, of_samples, train_settings
+from ppln.study.deblur import STUDIES, Row
+from ppln.study.reproduce import EVALUATED, OutOfTime, Runner
+from ppln.study.sets import StudySet
 from ppln.tasks import Task
 
 STUDY = STUDIES["deblur"]

@@ -2,10 +2,11 @@
 
 from functools import cached_property
 
-from ppln.engine import config, portions
+from ppln.engine import config
+from ppln.engine.compare import other_samples
 from ppln.engine.evaluate import told_apart
 from ppln.engine.feed import Held
-from ppln.engine.portions import Plain
+from ppln.study.portions import Plain
 from ppln.tasks import Task
 
 SPOTS = 8  # windows by which a folder of them is known again
@@ -37,7 +38,7 @@ class StudySet(Held):
             return False
         spots, now = self._spots
         was = {column: [values[i] for i in spots] for column, values in result["data"].items()}
-        return portions.other_samples(was, now) is None
+        return other_samples(was, now) is None
 
     @cached_property
     def _spots(self) -> tuple[list[int], dict[str, list[float]]]:

@@ -8,7 +8,7 @@ import pytest
 from made_study import PSNR, everything, made, study
 from scipy import stats
 
-from ppln.report import results
+from ppln.study import tables as results
 
 
 def cells(text, title, section="### All systems"):

@@ -17,14 +17,15 @@ import torch
 from line import Lines, register, settings
 
 from ppln import tasks
-from ppln.engine import checkpoint, config, reproduce, trained
-from ppln.engine.budget import Reproduce, train_settings
+from ppln.engine import checkpoint, config, trained
 from ppln.engine.feed import Held, maker
-from ppln.engine.studies import STUDIES, Claim, Paper, Row, Study, Table
 from ppln.engine.train import Loop, train
 from ppln.engine.trained import find, home
 from ppln.files import alone
 from ppln.models import networks, weights
+from ppln.study import reproduce
+from ppln.study.budget import Reproduce, train_settings
+from ppln.study.deblur import STUDIES, Claim, Paper, Row, Study, Table
 from ppln.tasks.deblur import Deblur
 
 TINY = Study(
@@ -232,8 +233,8 @@ register()
 from dataclasses import replace
 from pathlib import Path
 from test_reproduce import TINY
-from ppln.engine.budget import Reproduce
-from ppln.engine.reproduce import reproduce
+from ppln.study.budget import Reproduce
+from ppln.study.reproduce import reproduce
 study = replace(TINY, settings={**TINY.settings, "optimizer": {**TINY.settings["optimizer"], "steps": 100}})
 print("begins", flush=True)
 reproduce(study, Reproduce(Path(sys.argv[1]), seeds=(0,), device="cpu"), lambda line: print(line, flush=True))

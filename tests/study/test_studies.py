@@ -9,10 +9,10 @@ from runpy import run_path
 import pytest
 import torch
 
-from ppln.engine import portions, reproduce
-from ppln.engine.budget import Reproduce, train_settings
-from ppln.engine.studies import STUDIES
 from ppln.models.networks import without_memory
+from ppln.study import portions, reproduce
+from ppln.study.budget import Reproduce, train_settings
+from ppln.study.deblur import STUDIES
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -31,22 +31,24 @@ import numpy as np
 import torch
 from torch import nn
 
-from ppln.engine import config, portions
-from ppln.engine.budget import Reproduce, common, deciding, of_samples, train_settings
+from ppln.engine import config
+from ppln.engine.compare import other_samples
 from ppln.engine.config import Machine, Train
 from ppln.engine.evaluate import describe, evaluate, write
 from ppln.engine.fabric import holding, make_fabric
 from ppln.engine.feed import Held, Make, maker
 from ppln.engine.log import Log
-from ppln.engine.portions import Plain
-from ppln.engine.sets import StudySet
-from ppln.engine.studies import Row, Study
 from ppln.engine.train import Interrupted, Loop
 from ppln.engine.trained import find
 from ppln.engine.watch import NotFinite
 from ppln.files import alone, make_folder, put_in_place
 from ppln.forms import read_json
 from ppln.models import create_model, weights
+from ppln.study import portions
+from ppln.study.budget import Reproduce, common, deciding, of_samples, train_settings
+from ppln.study.deblur import Row, Study
+from ppln.study.portions import Plain
+from ppln.study.sets import StudySet
 from ppln.tasks import Task
 
 Results = dict[tuple[str, int], Plain]  # by row and seed
@@ -334,7 +336,7 @@ class Runner:
     def _check_data(self, name: str, data: dict[str, list[float]]) -> None:
         """All rows are evaluated on the same samples, which may have been made on several machines."""
         known = next((of["sets"][name]["data"] for of in self.results.values() if name in of["sets"]), data)
-        if column := portions.other_samples(known, data):
+        if column := other_samples(known, data):
             raise ValueError(
                 f"test set {name}: by its {column}, it has other samples than the {name} of {self.file}; "
                 "give the same ones, another name, or another --out"

@@ -27,11 +27,11 @@ import torch.multiprocessing as mp
 from study import STUDY, make_all, start
 
 from ppln.engine import config
-from ppln.engine.budget import Reproduce, train_settings
 from ppln.engine.feed import Held, Make
 from ppln.engine.train import train
 from ppln.engine.watch import NotFinite
 from ppln.files import put_in_place
+from ppln.study.budget import Reproduce, train_settings
 
 ROWS = (
     *("unet-blind", "unet-t", "unet-14", "unet-t-residual", "unet-14-residual"),

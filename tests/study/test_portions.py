@@ -3,7 +3,7 @@
 import pytest
 from made_study import everything, made, put, study
 
-from ppln.engine.portions import merge, read, write
+from ppln.study.portions import merge, read, write
 
 
 def test_portions_are_merged(tmp_path):

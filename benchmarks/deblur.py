@@ -17,7 +17,7 @@ from torch import nn
 
 from ppln.engine import config
 from ppln.models import create_model
-from ppln.study.deblur import STUDIES
+from ppln.study import STUDIES
 
 FRAMES, ROUNDS = 14, 7
 

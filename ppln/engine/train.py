@@ -40,8 +40,8 @@ PICTURED = 4  # validation samples, of which baselines' predictions are kept for
 class Interrupted(Exception):  # noqa: N818
     """Asked to stop (Ctrl-C, SIGTERM, a closed terminal): the step was finished and saved."""
 
-    def __init__(self, signum: int, step: int, out: Path) -> None:
-        super().__init__(f"stopped after step {step}, which is saved; to go on, add --resume --out {out}")
+    def __init__(self, signum: int, step: int, advice: str) -> None:
+        super().__init__(f"stopped after step {step}, which is saved; {advice}")
         self.code = 128 + signum
 
 
@@ -80,7 +80,7 @@ def train(
     with holding(fabric, settings.run.out):
         trained = Loop(settings, fabric, resume, make, val, from_start=from_start, deadline=deadline).run()
     if trained.status == "interrupted":
-        raise Interrupted(trained.signal, trained.step, trained.out)
+        raise Interrupted(trained.signal, trained.step, f"to go on, add --resume --out {trained.out}")
     return trained
 
 

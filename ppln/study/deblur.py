@@ -1,72 +1,13 @@
-"""What `ppln reproduce` trains and evaluates: studies, made of rows. Data only; reproduce.py runs them.
+"""The study of deblurring: every system of the paper's table, baselines, our networks and their ablations.
 
-Rows of a study have one budget: the same samples, steps, batches and supervised frames, and parameters within
-5 %. What a row changes about that is what it is about, or what suits it: learning rate, clipping, loss.
+Rows have the same supervised frames, too, and parameters within 5 %.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from ppln.engine.recipes import Settings
-from ppln.models.networks import NETWORKS
+from ppln.study.rows import Claim, Column, Metric, Row, Search, Settings, Study, Table
 
-
-class Paper(NamedTuple):
-    """The paper's own figures, of HQF. Its "MSE" is the normalised root mean square error."""
-
-    nrmse: float
-    psnr: float
-    ssim: float
-
-
-@dataclass(frozen=True)
-class Row:
-    key: str
-    """Names the row, and its folder."""
-    title: str
-    model: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    task: Settings = field(default_factory=dict)
-    """What it changes about the study's task."""
-    optimizer: Settings = field(default_factory=dict)
-    """What it changes about the study's training, such as its own learning rate."""
-    paper: Paper | None = None
-
-    @property
-    def trained(self) -> bool:
-        """Else there is nothing to train, and no seed."""
-        return NETWORKS[self.model].learns
-
-
-@dataclass(frozen=True)
-class Table:
-    title: str
-    rows: tuple[str, ...]
-    """Keys, in order."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """On the test set, the metric of `ours` is higher than that of `theirs`, by `least` or more."""
-
-    ours: str
-    theirs: str
-    set: str = "scenes"
-    least: float = 0.0
-    metric: str = "psnr"
-
-
-@dataclass(frozen=True)
-class Study:
-    settings: Settings
-    """Sections task, optimizer and machine, as config.build takes them: the budget of all rows."""
-    sets: Mapping[str, Settings]
-    """Test sets by name: what each changes about the task. All rows are evaluated on each."""
-    rows: tuple[Row, ...]
-    tables: tuple[Table, ...]
-    claims: tuple[Claim, ...]
-
+INPUT = "blurry"  # the row that gives back its input
 
 # About 10.8 M parameters each. A PP layer of 3 segments predicts 10 numbers an output, 9 if not normalised.
 _PLAIN: Settings = {"width": 48}
@@ -81,14 +22,23 @@ _HEAD: Settings = {
     "around": False,
 }
 
-# Learning rates and losses are what benchmarks/tune.py chose, by tune.json and study-rates.json of
-# benchmarks/results. Rows that change one of those it has tried have its.
+# Learning rates and losses are what `ppln reproduce deblur --tune` chose, by tune.json, study.json and
+# study-rates.json of benchmarks/results. Rows that change one of those it has tried have its.
 _EDGES: Settings = {"edges": 2.0}  # the weight of gradients in the loss
 _CLIPPED: Settings = {"clip_norm": 1.0}  # for unrolled networks, which diverge easily
 
 _SEGMENTS = (1, 2, 3, 10, 20)  # beside the 6 of "head"
 _TIMES = (1, 2, 8, 14)  # beside the 4 of "head"
 _SMALL = ((3, 3), (3, 6), (4, 3))  # layers and segments of heads as fast as ours
+
+
+def _paper(nrmse: str, psnr: str, ssim: str) -> dict[str, str]:
+    """Its "MSE" is the normalised root mean square error."""
+    return {"nrmse": nrmse, "psnr": psnr, "ssim": ssim}
+
+
+def _claim(ours: str, theirs: str, set: str = "scenes", least: float = 0.0, metric: str = "psnr") -> Claim:
+    return Claim(ours, theirs, set, metric, least)
 
 
 def _rate(learning_rate: float) -> Settings:
@@ -99,8 +49,8 @@ def _head(key: str, title: str, task: Settings | None = None, rate: float = 3e-3
     return Row(key, title, "deblur-ppln-head", {**_HEAD, **options}, {**_EDGES, **(task or {})}, _rate(rate))
 
 
-def _ppln(key: str, title: str, paper: Paper | None = None, edges: float = 2.0, **options: Any) -> Row:
-    return Row(key, title, "deblur-ppln", options, {"edges": edges}, _rate(1e-2), paper)
+def _ppln(key: str, title: str, paper: Settings | None = None, edges: float = 2.0, **options: Any) -> Row:
+    return Row(key, title, "deblur-ppln", options, {"edges": edges}, _rate(1e-2), paper or {})
 
 
 def _residual(kind: str, title: str, balance: bool = False) -> Row:
@@ -123,7 +73,7 @@ _KINDS = ("", "-residual", "-balanced")
 # Against the plain head that is told the most: ours, and those of its family that validation scenes prefer.
 _TRIED = ("head-around", "head-around-10", "head-pp", "head-pp-10", "head-pp-around", "head-segments-20")
 
-_DEBLUR = Study(
+STUDY = Study(
     settings={
         "task": {
             "name": "deblur",
@@ -144,11 +94,54 @@ _DEBLUR = Study(
         },
         "machine": {"precision": "bf16", "channels_last": True, "keep_samples": True},
     },
+    budget="One budget: {train_samples:,} samples of {height} x {width}, {steps:,} steps of {batch}, "
+    "{times_per_sample} frames of each.",
     sets={"scenes": {}, "scenes-53": {"test_times": 53, "test_samples": 64}},
+    metrics={
+        "psnr": Metric("PSNR", 2, "higher"),
+        "ssim": Metric("SSIM", 3, "higher"),
+        "nrmse": Metric("NRMSE", 3, "lower"),
+        "psnr_unseen": Metric("PSNR at unseen times", 2, "higher"),
+    },
+    units="PSNR in dB",
+    columns=(
+        *(Column(metric, "scenes") for metric in ("psnr", "ssim", "nrmse")),
+        Column("psnr"),
+        Column(
+            "psnr",
+            "scenes",
+            "PSNR, {set} that move",
+            below=(INPUT, 80.0),
+            note="{set}: nothing moves in {count} of the samples, where PSNR can be as high as 90 dB and "
+            "says little; the mean is also given without them.",
+        ),
+        Column(
+            "psnr_seen",
+            "scenes-53",
+            "dB lost at unseen times, {set}",
+            less="psnr_unseen",
+            over=INPUT,
+            note="{set}: seen times include both ends of the exposure, the hardest; at the others, the "
+            "blurry frame is {value:.2f} dB nearer to the truth. dB lost are counted from there.",
+        ),
+    ),
+    later={"times_per_sample": 1, "edges": 0.0},
+    frames=("sharp frames", "times_per_sample"),
+    paper=("nrmse", "psnr", "ssim"),
+    paper_data="HQF",
+    search=Search(
+        rows=(
+            *("unet-blind", "unet-t", "unet-14", "unet-t-residual", "unet-14-residual"),
+            *("ecir", "deblursr", "eslnet", "eslnet-pp"),
+            *("ppln", "ppln-released", "head-plain", "head-plain-around", "head", "head-around"),
+        ),
+        tasks=({"edges": 0.0}, {"edges": 2.0}),
+        close=0.3,  # dB
+    ),
     rows=(
         # EDI for events that change nothing gives back the blurry frame.
-        Row("blurry", "blurry input", "deblur-edi", {"contrast": 1e-9}),
-        Row("edi", "EDI", "deblur-edi", paper=Paper(0.336, 17.822, 0.515)),
+        Row(INPUT, "blurry input", "deblur-edi", {"contrast": 1e-9}),
+        Row("edi", "EDI", "deblur-edi", paper=_paper("0.336", "17.822", "0.515")),
         Row("edi-balanced", "EDI, polarities balanced", "deblur-edi", {"balance": True}),
         Row(
             "edi-best",
@@ -168,7 +161,7 @@ _DEBLUR = Study(
             "deblur-eslnet",
             {"width": 480, "stride": 8},
             optimizer={**_CLIPPED, **_rate(3e-3)},
-            paper=Paper(0.452, 14.938, 0.282),
+            paper=_paper("0.452", "14.938", "0.282"),
         ),
         Row(
             "eslnet-fine",
@@ -182,7 +175,7 @@ _DEBLUR = Study(
             "deblur-eslnet-pp",
             {"width": 400, "stride": 8},
             optimizer={**_CLIPPED, **_rate(1e-3)},
-            paper=Paper(0.385, 16.870, 0.363),
+            paper=_paper("0.385", "16.870", "0.363"),
         ),
         Row(
             "ecir",
@@ -190,7 +183,7 @@ _DEBLUR = Study(
             "deblur-ecir",
             _PLAIN,
             optimizer=_rate(3e-3),
-            paper=Paper(0.207, 21.713, 0.609),
+            paper=_paper("0.207", "21.713", "0.609"),
         ),
         Row(
             "ecir-balanced",
@@ -206,7 +199,7 @@ _DEBLUR = Study(
             {**_PLAIN, "features": 128},
             _EDGES,
             _rate(3e-3),
-            paper=Paper(0.161, 23.912, 0.694),
+            paper=_paper("0.161", "23.912", "0.694"),
         ),
         Row(
             "unet-blind",
@@ -215,7 +208,7 @@ _DEBLUR = Study(
             _PLAIN,
             _EDGES,
             _rate(2.7e-1),
-            paper=Paper(0.334, 17.834, 0.508),
+            paper=_paper("0.334", "17.834", "0.508"),
         ),
         Row("unet-t", "U-Net, t as a channel", "deblur-unet-t", _PLAIN, optimizer=_rate(3e-2)),
         Row("unet-14", "U-Net, 14 outputs", "deblur-unet-14", _PLAIN, optimizer=_rate(3e-2)),
@@ -226,16 +219,18 @@ _DEBLUR = Study(
         _ppln(
             "ppln",
             "PPLN, the paper's: all layers PP, mean regressed",
-            Paper(0.152, 24.284, 0.728),
+            _paper("0.152", "24.284", "0.728"),
             **_PPLN,
             mean="regressed",
         ),
         _ppln("ppln-observed", "PPLN, mean observed", **_PPLN, mean="observed"),
-        _ppln("ppln-no-normalization", "PPLN, not normalised", Paper(0.264, 19.721, 0.554), **_PPLN_BARE),
+        _ppln(
+            "ppln-no-normalization", "PPLN, not normalised", _paper("0.264", "19.721", "0.554"), **_PPLN_BARE
+        ),
         _ppln(
             "ppln-no-smoothing",
             "PPLN, not smoothed",
-            Paper(0.157, 23.994, 0.718),
+            _paper("0.157", "23.994", "0.718"),
             **_PPLN,
             mean="regressed",
             temperature=None,
@@ -309,7 +304,7 @@ _DEBLUR = Study(
     tables=(
         Table(
             "All systems",
-            ("blurry", *_SYSTEMS, "head", "head-pp", "head-around"),
+            (INPUT, *_SYSTEMS, "head", "head-pp", "head-around"),
         ),
         Table(
             "Polarities balanced, or not",
@@ -354,26 +349,24 @@ _DEBLUR = Study(
         ),
     ),
     claims=(
-        *(Claim(ours, f"unet-14{kind}", least=1.5) for ours in _BEST for kind in _KINDS),
-        *(Claim(ours, f"unet-t{kind}", least=3) for ours in _BEST for kind in _KINDS),
-        *(Claim(ours, "head-plain", least=1) for ours in (*_BEST, "head")),
-        *(Claim(ours, "head-plain-around", least=1) for ours in _TRIED),
-        *(Claim(ours, other) for ours in _BEST for other in _RIVALS),
-        *(Claim(ours, other, "slider", least=0.5) for ours in _BEST for other in _OTHERS),
-        *(Claim(ours, "head-plain-around", "slider", least=0.5) for ours in _TRIED),
-        Claim("head-around", "unet-14", "scenes-53", metric="psnr_unseen"),
-        Claim("head-around", "head-unbalanced"),
+        *(_claim(ours, f"unet-14{kind}", least=1.5) for ours in _BEST for kind in _KINDS),
+        *(_claim(ours, f"unet-t{kind}", least=3) for ours in _BEST for kind in _KINDS),
+        *(_claim(ours, "head-plain", least=1) for ours in (*_BEST, "head")),
+        *(_claim(ours, "head-plain-around", least=1) for ours in _TRIED),
+        *(_claim(ours, other) for ours in _BEST for other in _RIVALS),
+        *(_claim(ours, other, "slider", least=0.5) for ours in _BEST for other in _OTHERS),
+        *(_claim(ours, "head-plain-around", "slider", least=0.5) for ours in _TRIED),
+        _claim("head-around", "unet-14", "scenes-53", metric="psnr_unseen"),
+        _claim("head-around", "head-unbalanced"),
         *(
-            Claim("head-unbalanced", other, set)
+            _claim("head-unbalanced", other, set)
             for other in ("unet-14-residual", "ecir")
             for set in ("scenes", "slider")
         ),
-        Claim("ppln", "unet-blind"),
-        Claim("ppln", "ppln-no-normalization"),
-        Claim("ppln", "ppln-no-smoothing"),
-        Claim("ppln", "ppln-released"),
-        Claim("ppln-observed", "ppln"),
+        _claim("ppln", "unet-blind"),
+        _claim("ppln", "ppln-no-normalization"),
+        _claim("ppln", "ppln-no-smoothing"),
+        _claim("ppln", "ppln-released"),
+        _claim("ppln-observed", "ppln"),
     ),
 )
-
-STUDIES: dict[str, Study] = {"deblur": _DEBLUR}

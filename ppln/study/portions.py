@@ -30,20 +30,18 @@ TRAINING = {
     "validation?": {str: NUMBER},
     "about": {"git": Maybe({"revision": str, "dirty": bool}), "versions": {str: str}},
 }
-_TRAINED = {"task": {"times_per_sample?": int}, "optimizer": {"learning_rate": float}}
+_TRAINED = {"task": {str: object}, "optimizer": {"learning_rate": float}}
 _SET = {
     "settings": {str: object},
     "samples": int,
     "data": {str: [float]},
     "metrics": {str: NUMBER},
     "per_sample": {str: [NUMBER]},
+    "parts?": {str: {str: {str: NUMBER}}},
 }
 _STUDY = {
     "study": str,
     "budget": {"task": {str: object}, "optimizer": {str: object}},
-    "rows": {str: {"title": str, "paper": Maybe(dict.fromkeys(("nrmse", "psnr", "ssim"), float))}},
-    "tables": [{"title": str, "rows": [str]}],
-    "claims": [{"ours": str, "theirs": str, "set": str, "least": float, "metric": str}],
     "results": [
         {
             "row": str,
@@ -69,11 +67,11 @@ def read(path: Path) -> Plain:
         check_form(study, _STUDY)
         for result in study["results"]:
             _complete(result, study["study"])
+        return {name: study[name] for name in _STUDY}
     except ValueError as error:
         raise ValueError(
             f"{path} is no study.json of `ppln reproduce` ({error}); move it away, or give another"
         ) from None
-    return study
 
 
 def _complete(result: Plain, task: str) -> None:
@@ -107,7 +105,7 @@ def merge(files: Sequence[Path]) -> Plain:
     """Several portions of one study as one. What they have of the same row and seed must agree: then the
     first is kept.
 
-    Titles, tables and claims are those of the last file.
+    Rows are in the order in which they come, and their seeds rise.
     """
     if not files:
         raise ValueError("files is empty; give one study.json or more")
@@ -143,10 +141,9 @@ def merge(files: Sequence[Path]) -> Plain:
                 new = {name: of for name, of in result["sets"].items() if name not in both}
                 result = {**known, "sets": {**known["sets"], **new}}
             results[key, seed] = path, result
-    last = studies[-1][1]
-    order = {key: k for k, key in enumerate(last["rows"])}
-    ranked = sorted(results, key=lambda name: (order.get(name[0], len(order)), name))
-    return {**last, "results": [results[name][1] for name in ranked]}
+    order = {key: k for k, key in enumerate(rows)}
+    ranked = sorted(results, key=lambda name: (order[name[0]], name[1]))
+    return {**reference, "results": [results[name][1] for name in ranked]}
 
 
 def difference(was: Any, now: Any, where: str = "", *, rounding: float = 0.0) -> str | None:

@@ -1,195 +1,172 @@
-"""A portion of the deblurring study on one GPU, several trainings at once, on samples that are made once.
+"""Jobs one after the other, or several at once in processes that share one GPU.
 
-    nvidia-cuda-mps-control -d
-    python benchmarks/study.py OUT --minutes 9 --add benchmarks/results/study.json --textures made+video \\
-        --windows slider=data/slider
+    each(runner, [Job("unet, seed 0", wanted), ...], keep, say, processes=4)
 
-It does what `ppln reproduce deblur` does, but faster: trainings fill the gaps that others leave on the GPU.
-This needs NVIDIA's MPS, which the first line starts: without it, processes take turns.
-
-Nothing is begun for which there is too little time, by what the row took before.
+Trainings fill the gaps that others leave on a GPU. This needs NVIDIA's MPS: without it, processes take turns.
+What does the jobs is copied to each process, but not the tensors it holds, which they share. Results come
+back as they are found: this process alone keeps them, so nothing is lost with another.
 """
 
-import argparse
+import math
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
 
 import torch
 import torch.multiprocessing as mp
 
-from ppln.engine.evaluate import BATCH
-from ppln.engine.feed import Held, Make, maker
-from ppln.files import alone, make_folder
-from ppln.study import portions
-from ppln.study.budget import Reproduce, of_samples, train_settings
-from ppln.study.deblur import STUDIES, Row
-from ppln.study.reproduce import EVALUATED, OutOfTime, Runner
-from ppln.study.sets import StudySet
-from ppln.tasks import Task
+from ppln.engine.train import Interrupted
+from ppln.engine.watch import NotFinite
 
-STUDY = STUDIES["deblur"]
-UNKNOWN = 120  # seconds that a training may take, where none of its row is known
-ENDING = 20  # and its evaluation
+Say = Callable[[str], None]  # told a line now and then
+Do = Callable[[Any, Say], Iterator[Any]]  # what is wanted -> what is found, one result or more
 
 
-@dataclass
-class Job:
-    row: Row
-    seed: int
-    seconds: float
-    again: bool = False
+class OutOfTime(Exception):  # noqa: N818
+    """A job was not finished; what was done of it is saved."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--minutes", type=float, required=True)
-    parser.add_argument("--processes", type=int, default=4)
-    parser.add_argument("--add", type=Path, nargs="*", default=())
-    parser.add_argument("--rows", nargs="*", default=())
-    parser.add_argument("--seeds", type=int, nargs="+", default=Reproduce.seeds)
-    parser.add_argument("--rates", nargs="*", default=())
-    parser.add_argument("--overwrite", action="store_true")
-    parser.add_argument("--windows", nargs="*", default=())
-    parser.add_argument("--textures")
-    for name in ("steps", "batch", "train-samples", "val-samples", "test-samples", "height", "width"):
-        parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--precision", choices=("32", "tf32", "bf16"))
-    given = vars(parser.parse_args())
-    processes, add = given.pop("processes"), given.pop("add")
-    options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    how = Reproduce(**options)
-    make_folder(how.out)
-    with alone(how.out):
-        portion(how, processes, add, time.time() + 60 * given["minutes"])
+class Job(NamedTuple):
+    name: str
+    wanted: Any
+    seconds: float = 0.0  # that it may take, in processes
+    is_again: bool = False
 
 
-def portion(how: Reproduce, processes: int, add: Sequence[Path], end: float) -> None:
-    file, folders = how.out / portions.FILE, [how.out / f"process-{k}" for k in range(processes)]
-    put_together(file, add)
-    took = seconds_of_rows(file)
-    runner = Runner(STUDY, how, print)
-    left = runner.begin()
-    for row, seed in left:
-        if (row.key, seed) in runner.results:
-            raise SystemExit(
-                f"{file} has {row.key}, seed {seed}, but not on all of these test sets; it would have to be "
-                "trained again: give the same --windows as before, or another OUT"
-            )
-    first = next(row for row in [*(row for row, _ in left), *STUDY.rows] if row.trained)
-    data = samples_of(first, how)
-    if how.rows:  # as they are given, such as the longest first; else one seed of all after the other
-        left.sort(key=lambda job: how.rows.index(job[0].key))
-    # Those of other samples come last: each process makes these for itself.
-    left.sort(key=lambda job: job[0].trained and samples_of(job[0], how) != data)
-    jobs = [Job(row, seed, (took.get(row.key, UNKNOWN) if row.trained else 0) + ENDING) for row, seed in left]
-    print(f"{len(jobs)} rows and seeds are left")
-    if not jobs:
-        return
-    pool = data, *make_all(first, how)
-    for samples in runner.sets.values():
-        samples.fill(EVALUATED, how.device)
-    mp.set_start_method("spawn")
-    with mp.Manager() as manager:
-        shared, lock = manager.list(jobs), mp.Lock()
-        given = [(replace(how, out=folder), shared, lock, end, pool, runner.sets) for folder in folders]
-        workers = start(work, given)
-        for worker in workers:
-            worker.join(max(1, end + ENDING - time.time()))
-            worker.kill()
-    put_together(file)
-    print(f"{len(portions.read(file)['results'])} rows and seeds are done: {file}")
-
-
-def start(work: Callable[..., None], given: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """A process for each tuple of arguments; they share the cores."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // max(1, len(given)))))
-    workers = [mp.Process(target=work, args=args) for args in given]
-    for worker in workers:
-        worker.start()
-    return workers
-
-
-def put_together(file: Path, add: Sequence[Path] = ()) -> None:
-    """What processes have found, these or those of a portion that was killed, and what is added."""
-    found = list(file.parent.glob(f"process-*/{portions.FILE}"))
-    if add or found:
-        portions.write(file, portions.merge([*add, *([file] if file.exists() else []), *found]))
-    for part in found:
-        part.unlink()
-
-
-def seconds_of_rows(file: Path) -> dict[str, float]:
-    """What trainings took, at most, whatever their learning rate."""
-    took: dict[str, float] = {}
-    for result in portions.read(file)["results"] if file.exists() else ():
-        if result["training"]:
-            took[result["row"]] = max(took.get(result["row"], 0), result["training"]["seconds"])
-    return took
-
-
-def samples_of(row: Row, how: Reproduce) -> Task:
-    return of_samples(train_settings(STUDY, row, 0, how).task)
-
-
-def make_all(row: Row, how: Reproduce) -> tuple[Make, Held]:
-    """All samples to train on, and to validate with."""
-    settings = train_settings(STUDY, row, 0, how)
-    source, start = settings.task.source("train"), time.time()
-    make = maker(source, settings.optimizer.batch, torch.device(how.device), keep=True)
-    for first in range(0, len(source), 240):
-        make(list(range(first, min(first + 240, len(source)))))
-    val = Held(settings.task, "val")
-    val.fill(BATCH, how.device)
-    if how.device == "cuda":
-        torch.cuda.synchronize()
-    print(f"samples: {time.time() - start:.0f} s", flush=True)
-    return make, val
-
-
-def work(
-    how: Reproduce,
-    jobs: Any,
-    lock: Any,
-    end: float,
-    pool: tuple[Task, Make, Held],
-    sets: dict[str, StudySet],
+def each(
+    do: Do,
+    jobs: Sequence[Job],
+    keep: Callable[[Any], None],
+    say: Say,
+    *,
+    processes: int = 1,
+    deadline: float = math.inf,
 ) -> None:
-    def say(text: str) -> None:
-        print(f"{how.out.name}, {end - time.time():.0f} s left: {text}", flush=True)
+    """Do all jobs, in their order, until the time is over; keep each result as it comes.
 
-    how.out.mkdir(parents=True, exist_ok=True)
-    runner = Runner(STUDY, replace(how, minutes=max(0, end - time.time()) / 60), say)
-    runner.pool, runner.sets = pool, sets
-    while (job := take(jobs, lock, end - time.time())) is not None:
+    A job whose numbers become infinite is told, and the others go on. In processes they do after any error,
+    and a job for which memory is short is tried once more at the end, when others may have left some.
+    """
+    if processes > 1 and len(jobs) > 1:
+        _Several(do, list(jobs), keep, say, deadline).run(min(processes, len(jobs)))
+        return
+    for job in jobs:
+        if time.monotonic() >= deadline:
+            return
         try:
-            runner.attempt(job.row, job.seed)
+            for result in do(job.wanted, say):
+                keep(result)
+        except NotFinite as error:  # others may do better
+            say(f"{job.name}: {error}")
         except OutOfTime:
-            return say(f"{job.row.key}, seed {job.seed}: not finished")
-        except Exception as error:  # the others go on
-            traceback.print_exc()
-            if isinstance(error, torch.OutOfMemoryError) and not job.again:
-                say(f"{job.row.key}, seed {job.seed}: once more at the end, when there may be memory for it")
-                with lock:
-                    jobs.append(replace(job, again=True))
-        if how.device == "cuda":
-            torch.cuda.empty_cache()
+            return
 
 
-def take(jobs: Any, lock: Any, left: float) -> Job | None:
-    """The first for which there is time, which no one else will take."""
-    with lock:
-        job = next((job for job in jobs if job.seconds < left), None)
+class _Several:
+    def __init__(
+        self, do: Do, jobs: list[Job], keep: Callable[[Any], None], say: Say, deadline: float
+    ) -> None:
+        self.do, self.jobs, self.keep, self.say, self.deadline = do, jobs, keep, say, deadline
+        self.busy: dict[Connection, Job] = {}
+
+    def run(self, processes: int) -> None:
+        context, started = mp.get_context("spawn"), []
+        try:
+            with _share_of_cores(processes):
+                for _ in range(processes):
+                    mine, theirs = context.Pipe()
+                    started.append(context.Process(target=_work, args=(theirs, self.do)))
+                    started[-1].start()
+                    theirs.close()  # so that its end is seen here
+                    self._hand_on(mine)
+            while self.busy:
+                for pipe in wait(list(self.busy)):
+                    assert isinstance(pipe, Connection)
+                    self._hear(pipe)
+        except BaseException:
+            for process in started:
+                process.terminate()  # a training saves first
+            raise
+        finally:
+            for process in started:
+                process.join()
+
+    def _hear(self, pipe: Connection) -> None:
+        job = self.busy[pipe]
+        try:
+            kind, content = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            del self.busy[pipe]
+            return self.say(f"{job.name}: its process has ended, before it was done")
+        if kind == "say":
+            self.say(content)
+        elif kind == "result":
+            self.keep(content)
+        else:
+            if kind == "no memory" and not job.is_again:
+                self.say(f"{job.name}: once more at the end, when there may be memory for it")
+                self.jobs.append(job._replace(is_again=True))
+            self._hand_on(pipe)
+
+    def _hand_on(self, pipe: Connection) -> None:
+        """The first job for which there is time; if there is none, the process ends."""
+        left = self.deadline - time.monotonic()
+        job = next((job for job in self.jobs if job.seconds < left), None)
+        self.busy.pop(pipe, None)
+        try:
+            pipe.send(job)
+        except (BrokenPipeError, ConnectionResetError):
+            return self.say("a process has ended; the others go on")
         if job is not None:
-            jobs.remove(job)
-        return job
+            self.jobs.remove(job)
+            self.busy[pipe] = job
 
 
-if __name__ == "__main__":
-    main()
+def _work(pipe: Connection, do: Do) -> None:
+    os.setsid()  # Ctrl-C is for the process above, which ends this one by one signal
+
+    def say(text: str) -> None:
+        pipe.send(("say", text))
+
+    try:
+        while (job := pipe.recv()) is not None:
+            pipe.send((_attempt(do, job, lambda result: pipe.send(("result", result)), say), None))
+            if torch.cuda.is_initialized():
+                torch.cuda.empty_cache()  # others need it
+    except (EOFError, BrokenPipeError, Interrupted, KeyboardInterrupt):
+        pass
+
+
+def _attempt(do: Do, job: Job, keep: Callable[[Any], None], say: Say) -> str:
+    """How it ended."""
+    try:
+        for result in do(job.wanted, say):
+            keep(result)
+    except NotFinite as error:
+        say(f"{job.name}: {error}")
+    except OutOfTime:
+        say(f"{job.name}: not finished")
+    except torch.OutOfMemoryError as error:
+        say(f"{job.name}: {error}")
+        return "no memory"
+    except (BrokenPipeError, Interrupted):
+        raise
+    except Exception:
+        say(f"{job.name}: {traceback.format_exc()}")
+    return "end"
+
+
+@contextmanager
+def _share_of_cores(processes: int) -> Iterator[None]:
+    """Processes that are started now have as many threads as there are cores for each."""
+    given = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = given or str(max(1, (os.cpu_count() or 1) // processes))
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ["OMP_NUM_THREADS"]

@@ -1,51 +1,34 @@
-"""Tables of a deblurring study, in Markdown, from what engine.portions read of study.json files.
+"""Tables of a study, in Markdown, from what portions.py read of study.json files.
 
-    put(Path("docs/results.md"), merge([Path("a/study.json"), Path("b/study.json")]))
+    put(Path("docs/results.md"), STUDIES["deblur"], merge([Path("a/study.json"), Path("b/study.json")]))
 
 Figures are means over seeds ± standard deviation. The paper's stand beside, in columns of their own.
 """
 
 import math
+import string
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from ppln.engine.compare import Interval, grid, spread
+from ppln.engine.compare import grid
+from ppln.engine.statistics import Interval
 from ppln.files import check_target, put_in_place
 from ppln.forms import check_form
-from ppln.study.deblur import Claim
+from ppln.study.claims import judge
 from ppln.study.portions import Plain
+from ppln.study.rows import Column, Study, Table
 
 SAME_SIZE = 0.05  # networks whose parameters differ by no more count as equally large
-INPUT = "blurry"  # the row that gives back its input
-STILL = 80.0  # dB of the blurry frame itself: nothing moves
-_DIGITS = {"psnr": 2, "psnr_unseen": 2, "ssim": 3, "nrmse": 3}
-_NAMES = {"psnr": "PSNR", "psnr_unseen": "PSNR at unseen times", "ssim": "SSIM", "nrmse": "NRMSE"}
-_PAPER = ("nrmse", "psnr", "ssim")
-_BUDGET = {
-    "task": dict.fromkeys(("train_samples", "height", "width", "times_per_sample"), int),
-    "optimizer": dict.fromkeys(("steps", "batch"), int),
-}
+Grouped = Mapping[str, list[Plain]]  # results by row
 
 
-@dataclass(frozen=True)
-class Verdict:
-    claim: Claim
-    difference: float  # ours - theirs, of means over seeds
-    seeds: int  # that both have
-    over_seeds: Interval | None  # 95 %, Student's t of the differences of equal seeds
-    over_samples: Interval | None  # the same of the differences of equal samples, means over seeds
-    holds: bool
-    """The difference is large enough, and with two seeds or more, surely above 0."""
-
-
-def put(page: Path, study: Mapping[str, Any]) -> None:
+def put(page: Path, study: Study, found: Mapping[str, Any]) -> None:
     """Put the tables into a page of Markdown, between its lines `<!-- study NAME -->` and `<!-- end -->`."""
-    before, after = around(page, study["study"])
+    before, after = around(page, study.task)
     with put_in_place(page) as aside:
-        aside.write_text(f"{before}\n\n{markdown(study)}\n{after}", encoding="utf-8")
+        aside.write_text(f"{before}\n\n{markdown(study, found)}\n{after}", encoding="utf-8")
 
 
 def around(page: Path, name: str) -> tuple[str, str]:
@@ -64,86 +47,38 @@ def around(page: Path, name: str) -> tuple[str, str]:
     return before + start, end + after
 
 
-def markdown(study: Mapping[str, Any]) -> str:
-    """All tables, the claims, and what the trainings took."""
-    if not study["results"]:
+def markdown(study: Study, found: Mapping[str, Any]) -> str:
+    """All tables, the claims, and what the trainings took. found: what a study.json has."""
+    if not found["results"]:
         return "There are no results yet.\n"
-    check_form(study["budget"], _BUDGET, "budget")
     grouped: dict[str, list[Plain]] = {}
-    for result in study["results"]:
+    for result in study.ordered(found["results"]):
         grouped.setdefault(result["row"], []).append(result)
-    parts = [_about(study, grouped)]
-    for table in study["tables"]:
-        parts += [f"### {table['title']}", _table(study, table["rows"], grouped)]
-    parts += ["### Claims", _claims(study)]
+    parts = [_about(study, found, grouped)]
+    for table in study.tables:
+        made = _table(study, table, grouped) if table.by is None else _by_parts(study, table, grouped)
+        parts += [f"### {table.title}", made]
+    if study.claims:
+        parts += ["### Claims", _claims(study, found["results"])]
     parts += ["### What it took", _training(study, grouped)]
     return "\n\n".join(parts) + "\n"
 
 
-def verdicts(study: Mapping[str, Any]) -> list[Verdict]:
-    """The claims that there are results for."""
-    found = (_judge(claim, study["results"]) for claim in _claimed(study))
-    return [verdict for verdict in found if verdict is not None]
-
-
-def _claimed(study: Mapping[str, Any]) -> list[Claim]:
-    return [Claim(**{of.name: values[of.name] for of in fields(Claim)}) for values in study["claims"]]
-
-
-def _judge(claim: Claim, results: Sequence[Plain]) -> Verdict | None:
-    sides: list[dict[int, Plain]] = []  # what is known of each row on the set, by seed
-    seeds = {result["seed"] for result in results if result["row"] in (claim.ours, claim.theirs)}
-    for row in (claim.ours, claim.theirs):
-        mine = [
-            result
-            for result in results
-            if result["row"] == row and claim.metric in result["sets"].get(claim.set, {}).get("metrics", {})
-        ]
-        side = {result["seed"]: result["sets"][claim.set] for result in mine}
-        if mine and mine[0]["training"] is None:  # the same for every seed
-            side = dict.fromkeys(seeds, mine[0]["sets"][claim.set])
-        sides.append(side)
-    common = sorted(sides[0].keys() & sides[1].keys())
-    if not common:
-        return None
-    ours, theirs = ([side[seed] for seed in common] for side in sides)
-    values = [[float(of["metrics"][claim.metric]) for of in side] for side in (ours, theirs)]
-    differences = [a - b for a, b in zip(*values, strict=True)]
-    difference, interval = fmean(differences), spread(differences).interval
-    of_samples = None
-    if all(claim.metric in of["per_sample"] for of in (*ours, *theirs)):
-        columns = [
-            zip(*(of["per_sample"][claim.metric] for of in side), strict=True) for side in (ours, theirs)
-        ]
-        means = [[fmean(map(float, of)) for of in column] for column in columns]
-        of_samples = spread([a - b for a, b in zip(*means, strict=True)]).interval
-    holds = difference >= claim.least and (difference if interval is None else interval[0]) > 0
-    return Verdict(claim, difference, len(common), interval, of_samples, holds)
-
-
-def _about(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> str:
-    task, optimizer = study["budget"]["task"], study["budget"]["optimizer"]
-    sets: dict[str, int] = {}
-    for result in study["results"]:
-        sets |= {name: of["samples"] for name, of in result["sets"].items()}
+def _about(study: Study, found: Mapping[str, Any], grouped: Grouped) -> str:
+    sets = _sets(grouped)
+    units = f"; {study.units}" if study.units else ""
     lines = [
-        f"One budget: {task['train_samples']:,} samples of {task['height']} x {task['width']}, "
-        f"{optimizer['steps']:,} steps of {optimizer['batch']}, {task['times_per_sample']} frames of each.",
+        _budget(study, found["budget"]),
         "Test sets: " + ", ".join(f"{name} ({samples:,} samples)" for name, samples in sets.items()) + ".",
-        "Mean ± standard deviation over seeds; PSNR in dB. Weights are evaluated as stored, in bfloat16.",
-        *(
-            f"{name}: seen times include both ends of the exposure, the hardest; at the others, the blurry "
-            f"frame is {easier:.2f} dB nearer to the truth. dB lost are counted from there."
-            for name in sets
-            if (easier := _easier(study, name))
-        ),
-        *(
-            f"{name}: nothing moves in {len(still)} of the samples, where PSNR can be as high as 90 dB and "
-            "says little; the mean is also given without them."
-            for name in sets
-            if name == _sets(study)[0] and (still := _still(study, name))
-        ),
+        f"Mean ± standard deviation over seeds{units}. Weights are evaluated as stored, in bfloat16.",
     ]
+    shown = [(column, name) for column, name in _columns(study, grouped) if column.note]
+    for column, name in shown:
+        if column.over and (value := _start(column, name, grouped)):
+            lines.append(column.note.format(set=name, value=value))
+    for column, name in shown:
+        if column.below:
+            lines.append(column.note.format(set=name, count=len(_left_out(column, name, grouped))))
     sizes = {key: mine[0]["parameters"] for key, mine in grouped.items() if mine[0]["training"]}
     if sizes and (middle := median(sizes.values())):
         off = [
@@ -158,43 +93,94 @@ def _about(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> str:
     return "\n".join(lines)
 
 
-def _table(study: Mapping[str, Any], keys: Sequence[str], grouped: Mapping[str, list[Plain]]) -> str:
-    main, others, unseen = _sets(study)
-    easier = {name: _easier(study, name) for name in unseen}
-    wanted = [*((metric, main) for metric in ("psnr", "ssim", "nrmse")), *(("psnr", name) for name in others)]
-    still = _still(study, main)
-    papers = {key: study["rows"].get(key, {}).get("paper") for key in keys}
-    shown = _PAPER if any(papers.values()) else ()
-    head = ["", "parameters", "seeds", *(f"{_NAMES[metric]}, {name}" for metric, name in wanted)]
-    head += [f"PSNR, {main} that move"] * bool(still)
-    head += [f"dB lost at unseen times, {name}" for name in unseen]
-    rows = [[*head, *(f"{_NAMES[metric]}, paper (HQF)" for metric in shown)]]
-    for key in keys:
+def _budget(study: Study, budget: Mapping[str, Any]) -> str:
+    settings = {**budget["task"], **budget["optimizer"]}
+    names = [name for _, name, _, _ in string.Formatter().parse(study.budget) if name]
+    check_form(settings, dict.fromkeys(names, int), "budget")
+    return study.budget.format(**settings)
+
+
+def _table(study: Study, table: Table, grouped: Grouped) -> str:
+    columns = _columns(study, grouped)
+    papers = {row.key: row.paper for row in study.rows}
+    paper = study.paper if any(papers.get(key) for key in table.rows) else ()
+    titles = [column.title.format(set=name, metric=_metric(study, column.metric)) for column, name in columns]
+    told = [f"{_metric(study, metric)}, paper ({study.paper_data})" for metric in paper]
+    rows = [["", "parameters", "seeds", *titles, *told]]
+    for key in table.rows:
         mine = grouped.get(key, [])
-        cells = [_title(study, key), "", ""]
+        cells = [study.title(key), "", ""]
         if mine:
             size, trained = mine[0]["parameters"], mine[0]["training"]
             cells[1:] = f"{size / 1e6:.2f} M" if size else "none", str(len(mine)) if trained else ""
-        cells += [_mean([*_values(mine, name, metric).values()], _DIGITS[metric]) for metric, name in wanted]
-        cells += [_mean(_moving(mine, main, still), 2)] * bool(still)
-        cells += [_mean([easier[name] - gain for gain in _gained(mine, name)], 2) for name in unseen]
-        rows.append(cells + [f"{papers[key][metric]:.3f}" if papers[key] else "" for metric in shown])
+        for column, name in columns:
+            cells.append(_mean(_of_column(column, name, mine, grouped), _digits(study, column.metric)))
+        rows.append(cells + [papers.get(key, {}).get(metric, "") for metric in paper])
     return grid(rows)
 
 
-def _sets(study: Mapping[str, Any]) -> tuple[str, list[str], list[str]]:
-    """The test sets: the first, others like it, and those with times that were not trained for."""
-    metrics: dict[str, set[str]] = {}
-    for result in study["results"]:
-        for name, of in result["sets"].items():
-            metrics.setdefault(name, set()).update(of["metrics"])
-    unseen = [name for name, known in metrics.items() if "psnr_unseen" in known]
-    main, *others = [name for name in metrics if name not in unseen] or [""]
-    return main, others, unseen
+def _by_parts(study: Study, table: Table, grouped: Grouped) -> str:
+    """The first metric on the first test set, a line for each part of it."""
+    metric, name = study.metric, next(iter(study.sets))
+    rows = [[f"{_metric(study, metric)}, {name}, by {table.by}", *map(study.title, table.rows)]]
+    found: dict[str, dict[str, list[float]]] = {}  # by part, by row
+    for key in table.rows:
+        for result in grouped.get(key, []):
+            parts = result["sets"].get(name, {}).get("parts", {}).get(table.by, {})
+            for part, metrics in parts.items():
+                if metric in metrics:
+                    found.setdefault(part, {}).setdefault(key, []).append(float(metrics[metric]))
+    for part in sorted(found, key=lambda part: (len(part), part)):
+        cells = [_mean(found[part].get(key, []), _digits(study, metric)) for key in table.rows]
+        rows.append([table.labels.get(part, part), *cells])
+    return grid(rows)
 
 
-def _title(study: Mapping[str, Any], key: str) -> str:
-    return study["rows"].get(key, {}).get("title", key)
+def _sets(grouped: Grouped) -> dict[str, int]:
+    """The test sets that there are results of, and how many samples each has."""
+    every = (result["sets"] for mine in grouped.values() for result in mine)
+    return {name: of["samples"] for sets in every for name, of in sets.items()}
+
+
+def _columns(study: Study, grouped: Grouped) -> list[tuple[Column, str]]:
+    """With their test sets, as far as there are results of these."""
+    found: list[tuple[Column, str]] = []
+    for column in study.columns:
+        names = [name for name in _sets(grouped) if name not in study.sets]
+        names = [column.set] if column.set in _sets(grouped) else names if column.set is None else []
+        found += [(column, name) for name in names if not column.below or _left_out(column, name, grouped)]
+    return found
+
+
+def _of_column(column: Column, name: str, mine: Sequence[Plain], grouped: Grouped) -> list[float]:
+    """What a row has in a column, of each seed."""
+    if column.below:
+        out = _left_out(column, name, grouped)
+        columns = [of["sets"][name]["per_sample"].get(column.metric, []) for of in mine if name in of["sets"]]
+        kept = [[float(v) for i, v in enumerate(values) if i not in out] for values in columns]
+        return [fmean(values) for values in kept if values]
+    if column.less is None:
+        return [*_values(mine, name, column.metric).values()]
+    return [_start(column, name, grouped) - gain for gain in _gained(column, name, mine)]
+
+
+def _gained(column: Column, name: str, mine: Iterable[Plain]) -> list[float]:
+    """How much larger the metric `less` is than the column's, of each seed."""
+    first, less = (_values(mine, name, metric) for metric in (column.metric, column.less or ""))
+    return [less[seed] - first[seed] for seed in first if seed in less]
+
+
+def _start(column: Column, name: str, grouped: Grouped) -> float:
+    """What a difference of two metrics is counted from."""
+    return next(iter(_gained(column, name, grouped.get(column.over or "", []))), 0.0)
+
+
+def _left_out(column: Column, name: str, grouped: Grouped) -> set[int]:
+    """The samples that are not below what the column wants."""
+    row, limit = column.below or ("", math.inf)
+    mine = [of["sets"][name] for of in grouped.get(row, []) if name in of["sets"]]
+    columns = [of["per_sample"].get(column.metric, []) for of in mine]
+    return {i for values in columns for i, value in enumerate(values) if float(value) >= limit}
 
 
 def _values(mine: Iterable[Plain], name: str, metric: str) -> dict[int, float]:
@@ -206,36 +192,12 @@ def _values(mine: Iterable[Plain], name: str, metric: str) -> dict[int, float]:
     }
 
 
-def _still(study: Mapping[str, Any], name: str) -> set[int]:
-    """Samples of a test set in which nothing moves: the input is the truth."""
-    columns = [of["sets"][name]["per_sample"].get("psnr", []) for of in _input(study) if name in of["sets"]]
-    return {i for column in columns for i, value in enumerate(column) if float(value) >= STILL}
+def _metric(study: Study, name: str) -> str:
+    return study.metrics[name].title if name in study.metrics else name
 
 
-def _moving(mine: Iterable[Plain], name: str, still: set[int]) -> list[float]:
-    """Mean PSNR of the other samples, of each seed."""
-    columns = [of["sets"][name]["per_sample"].get("psnr", []) for of in mine if name in of["sets"]]
-    moving = [[float(v) for i, v in enumerate(column) if i not in still] for column in columns]
-    return [fmean(values) for values in moving if values]
-
-
-def _gained(mine: list[Plain], name: str) -> list[float]:
-    """How many dB frames at unseen times are better than those at seen ones, of each seed."""
-    seen, unseen = (_values(mine, name, metric) for metric in ("psnr_seen", "psnr_unseen"))
-    return [unseen[seed] - seen[seed] for seed in seen if seed in unseen]
-
-
-def _easier(study: Mapping[str, Any], name: str) -> float:
-    """How many dB easier unseen times are: by so much the input is nearer to the truth there.
-
-    Both ends of the exposure, the hardest times, are among those seen.
-    """
-    return next(iter(_gained(_input(study), name)), 0.0)
-
-
-def _input(study: Mapping[str, Any]) -> list[Plain]:
-    """What is known of the blurry input: one result, or none."""
-    return [result for result in study["results"] if result["row"] == INPUT]
+def _digits(study: Study, name: str) -> int:
+    return study.metrics[name].digits if name in study.metrics else study.metrics[study.metric].digits
 
 
 def _mean(values: Sequence[float], digits: int) -> str:
@@ -248,33 +210,50 @@ def _mean(values: Sequence[float], digits: int) -> str:
     return f"{text} ± {deviation:.{digits}f}"
 
 
-def _claims(study: Mapping[str, Any]) -> str:
-    rows = [["claim", "difference", "95 % over seeds", "95 % over samples", "seeds", "holds"]]
-    found = {verdict.claim: verdict for verdict in verdicts(study)}
-    for claim in _claimed(study):
-        more = f" by {claim.least:g} or more" if claim.least else ""
-        text = f"{_title(study, claim.ours)} > {_title(study, claim.theirs)}{more}"
-        text += f": {_NAMES.get(claim.metric, claim.metric)}, {claim.set}"
-        verdict = found.get(claim)
+def _claims(study: Study, results: Sequence[Plain]) -> str:
+    more = ["p, one-tailed"] if study.one_tailed else []
+    rows = [["claim", "difference", "95 % over seeds", "95 % over samples", *more, "seeds", "holds"]]
+    for claim in study.claims:
+        metric = study.metrics[claim.metric]
+        sign, digits = ">" if metric.better == "higher" else "<", metric.digits
+        least = f" by {claim.least:g} or more" if claim.least else ""
+        text = f"{study.title(claim.ours)} {sign} {study.title(claim.theirs)}{least}"
+        text += f": {metric.title}, {claim.set}"
+        verdict = judge(study, claim, results)
         if verdict is None:
-            rows.append([text, "", "", "", "0", "not measured"])
+            rows.append([text, "", "", "", *([""] if more else []), "0", "not measured"])
             continue
-        intervals = [_interval_text(of) for of in (verdict.over_seeds, verdict.over_samples)]
+        cells = [_interval_text(of, digits) for of in (verdict.over_seeds, verdict.over_samples)]
+        if more:
+            cells.append("" if verdict.p is None else f"{verdict.p:.2g}")
         holds = "yes" if verdict.holds else "no"
-        rows.append([text, f"{verdict.difference:+.2f}", *intervals, str(verdict.seeds), holds])
+        rows.append([text, f"{verdict.difference:+.{digits}f}", *cells, str(verdict.seeds), holds])
+    above = {metric.better for metric in (study.metrics[claim.metric] for claim in study.claims)}
+    side = "above 0" if above == {"higher"} else "on its side of 0"
     note = (
         "A claim holds if the difference is large enough and, with two seeds or more, its interval over "
-        "seeds is above 0."
+        f"seeds is {side}."
     )
+    if more:
+        note += " p: Welch's t test, of all seeds of both rows, that ours is not better."
     return f"{grid(rows)}\n\n{note}"
 
 
-def _interval_text(interval: Interval | None) -> str:
-    return "" if interval is None else f"{interval[0]:+.2f} to {interval[1]:+.2f}"
+def _interval_text(interval: Interval | None, digits: int) -> str:
+    return "" if interval is None else f"{interval[0]:+.{digits}f} to {interval[1]:+.{digits}f}"
 
 
-def _training(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> str:
-    head = ["", "learning rate", "samples", "sharp frames", "loss at the end", "PSNR, validation"]
+def _training(study: Study, grouped: Grouped) -> str:
+    metric, digits = study.metric, _digits(study, study.metric)
+    frames = [study.frames[0]] if study.frames else []
+    head = [
+        "",
+        "learning rate",
+        "samples",
+        *frames,
+        "loss at the end",
+        f"{_metric(study, metric)}, validation",
+    ]
     rows = [[*head, "seconds", "samples/s", "on"]]
     for key, mine in grouped.items():
         told = [result["training"] for result in mine if result["training"]]
@@ -282,22 +261,25 @@ def _training(study: Mapping[str, Any], grouped: Mapping[str, list[Plain]]) -> s
             continue
         settings = mine[0]["settings"]
         samples = told[0]["samples"]
+        if study.frames:
+            check_form(settings["task"], {f"{study.frames[1]}?": int}, f"{key}: settings.task")
+            frames = [f"{samples * settings['task'].get(study.frames[1], 1):,}"]
+        checked = [float(of["validation"][metric]) for of in told if metric in of.get("validation", {})]
         rows.append(
             [
-                _title(study, key),
+                study.title(key),
                 f"{settings['optimizer']['learning_rate']:g}",
                 f"{samples:,}",
-                f"{samples * settings['task'].get('times_per_sample', 1):,}",
+                *frames,
                 _mean([training["loss"] for training in told], 4),
-                _mean(
-                    [float(of["validation"]["psnr"]) for of in told if "psnr" in of.get("validation", {})], 2
-                ),
+                _mean(checked, digits),
                 f"{fmean(training['seconds'] for training in told):.0f}",
                 f"{median(training['samples_per_s'] for training in told):.0f}",
                 ", ".join(sorted({training["on"] for training in told})),
             ]
         )
-    abouts = [result["training"]["about"] for result in study["results"] if result["training"]]
+    every = (result["training"] for mine in grouped.values() for result in mine)
+    abouts = [training["about"] for training in every if training]
     revisions = sorted({_revision(about["git"]) for about in abouts})
     versions = sorted({about["versions"].get("torch", "unknown") for about in abouts})
     note = (

@@ -1,171 +1,195 @@
-"""What suits each network of the deblurring study: learning rates, then losses, judged by validation scenes.
+"""What suits each row of a study: learning rates, then settings of the task such as losses, by validation.
 
-    python benchmarks/tune.py benchmarks/results/tune.json --textures made+video
+    tune(STUDIES["deblur"], Reproduce(out, tune=True), say=print)
 
-Every network is trained for a part of the study's steps with each rate, with more while the lowest or the
-highest is best; then with the other loss and the rate that was best. Rows of studies.py have what `choice`
-makes of these; those that change one of these rows have its. What the file has already is not tried again.
+Every row is trained for a part of the study's steps with each rate, with more while the lowest or the highest
+is best; then with the other settings and the rate that was best. Rows of a study have what `choice` makes of
+these; those that change one of these rows have its. What OUT/tune.json has already is not tried again.
 
-Where a lower rate is close to the best, both are trained in full, with three seeds; study.json has those with
-the better one, study-rates.json the others:
+Where a lower rate is close to the best, train both in full, and give both files by --add: the better of the
+two is taken then.
 
-    python benchmarks/study.py OUT --minutes 9 --textures made+video --windows slider=data/slider \\
-        --rows eslnet unet-14-residual --rates eslnet=1e-3 unet-14-residual=3e-3
+    ppln reproduce deblur --rows eslnet --rates eslnet=1e-3 --out other
+    ppln reproduce deblur --tune --add study.json other/study.json
 """
 
-import argparse
 import gc
 import json
+import math
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import torch
-import torch.multiprocessing as mp
-from study import STUDY, make_all, start
-
 from ppln.engine import config
-from ppln.engine.feed import Held, Make
-from ppln.engine.train import train
+from ppln.engine.fabric import make_fabric
+from ppln.engine.train import Interrupted, train
 from ppln.engine.watch import NotFinite
-from ppln.files import put_in_place
+from ppln.files import alone, make_folder, put_in_place
+from ppln.forms import read_json
+from ppln.study import portions
 from ppln.study.budget import Reproduce, train_settings
+from ppln.study.portions import Plain
+from ppln.study.processes import Job, OutOfTime, Say, each
+from ppln.study.reproduce import budget, check_budget, chosen
+from ppln.study.rows import Search, Settings, Study
+from ppln.study.sets import Samples
 
-ROWS = (
-    *("unet-blind", "unet-t", "unet-14", "unet-t-residual", "unet-14-residual"),
-    *("ecir", "deblursr", "eslnet", "eslnet-pp"),
-    *("ppln", "ppln-released", "head-plain", "head-plain-around", "head", "head-around"),
-)
-RATES = (1e-3, 3e-3, 1e-2)
-EDGES = (0.0, 2.0)  # weights of gradients in the loss
-CLOSE = 0.3  # dB
-FULL = [Path(__file__).parent / "results" / name for name in ("study.json", "study-rates.json")]
+FILE = "tune.json"
+MORE = 8  # rates beyond those of the search, at most
+_TRIED = {str: [{"learning_rate": float}]}
+Tried = list[Plain]  # learning rate, settings of the task, metric and seconds of each training
 
 
-def choice(tried: list[dict[str, Any]], full: dict[float, float]) -> dict[str, Any]:
-    """The best loss, and its best rate or the lowest that is close: longer trainings may want lower ones.
+def tune(study: Study, how: Reproduce, say: Say, add: Sequence[Path] = ()) -> dict[str, Plain]:
+    """Try what was not tried yet -> the choice of each row that all is known of.
 
-    full: validation's PSNR by learning rate after the study's trainings; if it is known of both, it decides.
+    add: study.json files with full trainings, also with other rates than the study's.
     """
-    best = max(tried, key=lambda one: one["psnr"])
-    close = [one for one in tried if one["edges"] == best["edges"] and one["psnr"] >= best["psnr"] - CLOSE]
-    lowest = min(close, key=lambda one: one["learning_rate"])
-    rates = [one["learning_rate"] for one in (lowest, best)]
-    return best if all(rate in full for rate in rates) and full[rates[1]] > full[rates[0]] else lowest
+    search = searched(study)
+    how = replace(how, steps=how.steps or search.steps)
+    rows = chosen(study, how, among=search.rows)
+    full = [portions.read(path) for path in add]
+    make_folder(how.out)
+    file, now = how.out / FILE, budget(study, how)
+    with alone(how.out):
+        tried: dict[str, Tried] = {}
+        if file.exists():
+            before = read_json(file, {"budget": {str: object}, "tried": _TRIED})
+            check_budget(before["budget"], now, str(file))
+            tried = before["tried"]
+        about = config.about(command=False)
+
+        def keep(found: tuple[str, Plain]) -> None:
+            key, one = found
+            tried.setdefault(key, []).append(one)
+            say(f"{key}: {line(one)}")
+            with put_in_place(file) as aside:
+                content = {"about": about, "budget": now, "tried": tried}
+                aside.write_text(json.dumps(config.plain(content), indent=1, allow_nan=False) + "\n")
+
+        deadline = math.inf if how.minutes is None else time.monotonic() + 60 * how.minutes
+        tuner = Tuner(study, how, deadline)
+        jobs = [Job(row.key, (row.key, tried.get(row.key, []))) for row in rows]
+        if how.processes > 1 and how.minutes != 0:
+            settings = train_settings(study, rows[0], 0, how)
+            tuner.samples.fill(settings, make_fabric(settings.machine).device)
+        each(tuner, jobs, keep, say, processes=how.processes, deadline=deadline)
+    known = {row.key: tried[row.key] for row in rows if is_complete(study, tried.get(row.key, []))}
+    return {key: choice(study, of, in_full(study, key, full)) for key, of in known.items()}
 
 
-def in_full(key: str) -> dict[float, float]:
-    """Of a row that the study has trained, also with another rate: validation's PSNR, the mean over seeds."""
-    found: dict[float, list[float]] = {}
-    for file in FULL:
-        for result in json.loads(file.read_text())["results"]:
-            if result["row"] == key:
-                rate = result["settings"]["optimizer"]["learning_rate"]
-                found.setdefault(rate, []).append(result["training"]["validation"]["psnr"])
-    return {rate: sum(values) / len(values) for rate, values in found.items()}
+def searched(study: Study) -> Search:
+    if study.search is None:
+        raise ValueError(f"tune: the study {study.task} has no search of learning rates")
+    return study.search
 
 
-@dataclass
-class Search:
-    """Of what suits one network after the other; several can share the file, the samples and the GPU."""
+class Tuner:
+    """Called with a row's key and what was tried of it, it tries the rest."""
 
-    out: Path
-    how: Reproduce
-    about: dict[str, Any]
-    budget: dict[str, Any]
-    make: Make
-    val: Held
-    lock: Any
+    def __init__(self, study: Study, how: Reproduce, deadline: float = math.inf) -> None:
+        self.study, self.how, self.deadline = study, how, deadline
+        self.samples = Samples(study.later)
 
-    def rows(self, keys: Any) -> None:
-        while (key := self.take(keys)) is not None:
-            for rate in RATES:
-                self.attempt(key, rate, EDGES[0])
-            while (rate := self.best_rate(key)) in (ends := self.extremes(key)):
-                self.attempt(key, rate / 3 if rate == ends[0] else 3 * rate, EDGES[0])
-            self.attempt(key, rate, EDGES[1])
-            print(f"{key}: {choice(self.tried(key), in_full(key))}", flush=True)
+    def __call__(self, wanted: tuple[str, Tried], say: Say) -> Iterator[tuple[str, Plain]]:
+        key, known = wanted
+        tried = list(known)
+        while (following := next_trial(self.study, tried)) is not None:
+            if time.monotonic() >= self.deadline:
+                raise OutOfTime
+            tried.append(self.attempt(key, *following))
+            yield key, tried[-1]
 
-    def take(self, keys: Any) -> str | None:
-        with self.lock:
-            return keys.pop(0) if len(keys) else None
-
-    def attempt(self, key: str, rate: float, edges: float) -> None:
-        if any((one["learning_rate"], one["edges"]) == (rate, edges) for one in self.tried(key)):
-            return
-        row = next(row for row in STUDY.rows if row.key == key)
-        row = replace(
-            row, task={**row.task, "edges": edges}, optimizer={**row.optimizer, "learning_rate": rate}
-        )
+    def attempt(self, key: str, rate: float, task: Settings) -> Plain:
+        row = self.study.row(key)
+        row = replace(row, task={**row.task, **task}, optimizer={**row.optimizer, "learning_rate": rate})
         with tempfile.TemporaryDirectory() as folder:
-            settings = train_settings(STUDY, row, 0, replace(self.how, out=Path(folder)))
-            start = time.perf_counter()
+            settings = train_settings(self.study, row, 0, replace(self.how, out=Path(folder)))
+            make, val = self.samples.of(settings, make_fabric(settings.machine).device)
+            start, value = time.perf_counter(), None
             try:
-                psnr = train(settings, make=self.make, val=self.val).metrics["psnr"]
+                done = train(settings, make=make, val=val, deadline=self.deadline)
+                if done.status == "out of time":
+                    raise OutOfTime
+                found = done.metrics[self.study.metric]
+                value = found if math.isfinite(found) else None
             except NotFinite:
-                psnr = 0.0
+                pass
+            except Interrupted:  # its folder goes
+                raise KeyboardInterrupt from None
             seconds = round(time.perf_counter() - start, 1)
         gc.collect()
-        if self.how.device == "cuda":
-            torch.cuda.empty_cache()  # others need it
-        one = {"learning_rate": rate, "edges": edges, "psnr": psnr, "seconds": seconds}
-        print(key, one, flush=True)
-        with self.lock:
-            found = read(self.out)
-            found.setdefault(key, []).append(one)
-            content = {"about": self.about, "budget": self.budget, "tried": found}
-            with put_in_place(self.out) as aside:
-                aside.write_text(json.dumps(content, indent=1) + "\n")
-
-    def tried(self, key: str) -> list[dict[str, Any]]:
-        return read(self.out).get(key, [])
-
-    def best_rate(self, key: str) -> float:
-        plain = [one for one in self.tried(key) if one["edges"] == EDGES[0]]
-        return max(plain, key=lambda one: one["psnr"])["learning_rate"]
-
-    def extremes(self, key: str) -> tuple[float, float]:
-        rates = [one["learning_rate"] for one in self.tried(key) if one["edges"] == EDGES[0]]
-        return min(rates), max(rates)
+        return {"learning_rate": rate, **task, self.study.metric: value, "seconds": seconds}
 
 
-def read(file: Path) -> dict[str, list[dict[str, Any]]]:
-    return json.loads(file.read_text())["tried"] if file.exists() else {}
+def next_trial(study: Study, tried: Tried) -> tuple[float, Settings] | None:
+    """The learning rate and the settings that come after these; None if all is tried."""
+    search = searched(study)
+    first, *others = search.tasks
+    plain = {one["learning_rate"]: one for one in tried if _has(one, first)}
+    for rate in search.rates:
+        if rate not in plain:
+            return rate, first
+    best = max(plain.values(), key=lambda one: score(study, one))["learning_rate"]
+    if best in (min(plain), max(plain)) and len(plain) < len(search.rates) + MORE:
+        return (best / 3 if best == min(plain) else 3 * best), first
+    for task in others:
+        if not any(_has(one, task) and one["learning_rate"] == best for one in tried):
+            return best, task
+    return None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--textures", default="made")
-    parser.add_argument("--size", type=int, default=128)
-    parser.add_argument("--batch", type=int, default=48)
-    parser.add_argument("--samples", type=int, default=12_288)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--precision", choices=("32", "tf32", "bf16"), default="bf16")
-    given = parser.parse_args()
-    names = ("steps", "batch", "samples", "size", "textures", "precision")
-    budget = {name: getattr(given, name) for name in names}
-    if given.out.exists() and (before := json.loads(given.out.read_text())["budget"]) != budget:
-        parser.error(f"{given.out} is of {before}; give another file, or the same options")
-    options = {name: value for name, value in budget.items() if name != "samples"}
-    how = Reproduce(device=given.device, train_samples=given.samples, **options)
-    first = next(row for row in STUDY.rows if row.key == given.rows[0])
-    make, val = make_all(first, how)
-    mp.set_start_method("spawn")
-    with mp.Manager() as manager:
-        about, keys = config.about(command=False), manager.list(given.rows)
-        search = Search(given.out, how, about, budget, make, val, mp.Lock())
-        workers = start(search.rows, [(keys,)] * given.processes)
-        for worker in workers:
-            worker.join()
-    if any(worker.exitcode for worker in workers):
-        raise SystemExit("a process failed; what it has not tried is tried when this is run again")
+def is_complete(study: Study, tried: Tried) -> bool:
+    return next_trial(study, tried) is None
 
 
-if __name__ == "__main__":
-    main()
+def score(study: Study, one: Mapping[str, Any]) -> float:
+    """The higher, the better; what diverged is worst."""
+    value = one.get(study.metric)
+    if value is None:
+        return -math.inf
+    return value if study.metrics[study.metric].better == "higher" else -value
+
+
+def choice(study: Study, tried: Tried, full: Mapping[float, float]) -> Plain:
+    """The best settings, and their best rate or the lowest that is close: longer trainings may want that.
+
+    full: validation by learning rate after the study's trainings; if it is known of both, it decides.
+    """
+    best = max(tried, key=lambda one: score(study, one))
+    task = next(task for task in searched(study).tasks if _has(best, task))
+    least = score(study, best) - searched(study).close
+    close = [one for one in tried if _has(one, task) and score(study, one) >= least]
+    lowest = min(close, key=lambda one: one["learning_rate"])
+    ends = [
+        {study.metric: full[rate]} if (rate := one["learning_rate"]) in full else None
+        for one in (lowest, best)
+    ]
+    if ends[0] and ends[1] and score(study, ends[1]) > score(study, ends[0]):
+        return best
+    return lowest
+
+
+def in_full(study: Study, key: str, files: Sequence[Plain]) -> dict[float, float]:
+    """Of a row that was trained in full, maybe with several rates: validation, the mean over seeds."""
+    found: dict[float, list[float]] = {}
+    for file in files:
+        for result in file["results"]:
+            if result["row"] == key and study.metric in result["training"].get("validation", {}):
+                rate = result["settings"]["optimizer"]["learning_rate"]
+                value = float(result["training"]["validation"][study.metric])
+                found.setdefault(rate, []).append(value)
+    return {rate: fmean(values) for rate, values in found.items()}
+
+
+def _has(one: Plain, task: Settings) -> bool:
+    return all(one.get(name) == value for name, value in task.items())
+
+
+def line(one: Plain) -> str:
+    """A training that was tried, as text."""
+    return ", ".join(f"{name} {v:.4g}" if isinstance(v, float) else f"{name} {v}" for name, v in one.items())

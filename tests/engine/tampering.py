@@ -225,18 +225,20 @@ def results(folder: Path) -> Callable[[int], None]:
 
 def study(folder: Path) -> Callable[[int], None]:
     """study.json of a study."""
+    from made_study import claiming
+
     from ppln.study import portions
     from ppln.study.tables import markdown
 
-    path = folder / "study.json"
+    path, claimed = folder / "study.json", claiming(("ours", "theirs", 0.5))
     good = json.loads(path.read_bytes())
     (folder / "good.json").write_bytes(path.read_bytes())
 
     def read(seed: int) -> None:
         path.write_bytes(_text(tampered(good, seed)))
         _both(
-            lambda: markdown(portions.read(path)),
-            lambda: markdown(portions.merge([folder / "good.json", path])),
+            lambda: markdown(claimed, portions.read(path)),
+            lambda: markdown(claimed, portions.merge([folder / "good.json", path])),
         )
 
     return read

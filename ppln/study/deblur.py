@@ -3,6 +3,7 @@
 Rows have the same supervised frames, too, and parameters within 5 %.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from ppln.study.rows import Claim, Column, Metric, Row, Search, Settings, Study, Table
@@ -13,52 +14,70 @@ INPUT = "blurry"  # the row that gives back its input
 _PLAIN: Settings = {"width": 48}
 _PPLN: Settings = {"width": 15}
 _PPLN_BARE: Settings = {"width": 16, "normalize": False}
-_HEAD: Settings = {
-    "width": 48,
-    "channels": 24,
-    "layers": 4,
-    "segments": 6,
-    "plain": "hidden",
-    "around": False,
-}
-
-# Learning rates and losses are what `ppln reproduce deblur --tune` chose, by tune.json, study.json and
-# study-rates.json of benchmarks/results. Rows that change one of those it has tried have its.
-_EDGES: Settings = {"edges": 2.0}  # the weight of gradients in the loss
-_CLIPPED: Settings = {"clip_norm": 1.0}  # for unrolled networks, which diverge easily
+_HEAD: Settings = {**_PLAIN, "channels": 24, "layers": 4, "segments": 6, "plain": "hidden", "around": False}
 
 _SEGMENTS = (1, 2, 3, 10, 20)  # beside the 6 of "head"
 _TIMES = (1, 2, 8, 14)  # beside the 4 of "head"
 _SMALL = ((3, 3), (3, 6), (4, 3))  # layers and segments of heads as fast as ours
 
+# The paper's NRMSE, which it calls MSE, PSNR and SSIM on HQF.
+_PAPER = {
+    "edi": "0.336 17.822 0.515",
+    "eslnet": "0.452 14.938 0.282",
+    "eslnet-pp": "0.385 16.870 0.363",
+    "ecir": "0.207 21.713 0.609",
+    "deblursr": "0.161 23.912 0.694",
+    "unet-blind": "0.334 17.834 0.508",
+    "ppln": "0.152 24.284 0.728",
+    "ppln-no-normalization": "0.264 19.721 0.554",
+    "ppln-no-smoothing": "0.157 23.994 0.718",
+}
 
-def _paper(nrmse: str, psnr: str, ssim: str) -> dict[str, str]:
-    """Its "MSE" is the normalised root mean square error."""
-    return {"nrmse": nrmse, "psnr": psnr, "ssim": ssim}
+
+def _row(
+    key: str, title: str, network: str, options: Settings, rate: float, edges: float = 0.0, **optimizer: Any
+) -> Row:
+    """With a learning rate and a weight of gradients in the loss, edges, that `ppln reproduce deblur --tune`
+    chose, by tune.json, study.json and study-rates.json of benchmarks/results. Rows that change one of those
+    it has tried have its.
+    """
+    optimizer = {"learning_rate": rate, **optimizer}
+    return Row(key, title, f"deblur-{network}", options, {"edges": edges}, optimizer, _paper(key))
+
+
+def _edi(key: str, title: str, **options: Any) -> Row:
+    return Row(key, title, "deblur-edi", options, paper=_paper(key))
+
+
+def _paper(key: str) -> dict[str, str]:
+    return dict(zip(("nrmse", "psnr", "ssim"), _PAPER[key].split(), strict=True)) if key in _PAPER else {}
+
+
+def _eslnet(key: str, title: str, network: str, rate: float, **options: Any) -> Row:
+    """Unrolled networks diverge easily."""
+    return _row(key, title, network, options, rate, clip_norm=1.0)
+
+
+def _head(key: str, title: str, task: Settings | None = None, rate: float = 3e-3, **options: Any) -> Row:
+    row = _row(key, title, "ppln-head", {**_HEAD, **options}, rate, edges=2.0)
+    return replace(row, task={**row.task, **(task or {})})
+
+
+def _ppln(key: str, title: str, edges: float = 2.0, **options: Any) -> Row:
+    return _row(key, title, "ppln", options, 1e-2, edges)
+
+
+def _residual(kind: str, title: str, balance: bool = False) -> Row:
+    """A U-Net that starts from the blurry frame, as ours does, or has balanced events, too."""
+    key = f"unet-{kind}-{'balanced' if balance else 'residual'}"
+    return _row(key, title, f"unet-{kind}", {**_PLAIN, "residual": True, "balance": balance}, 1e-3)
 
 
 def _claim(ours: str, theirs: str, set: str = "scenes", least: float = 0.0, metric: str = "psnr") -> Claim:
     return Claim(ours, theirs, set, metric, least)
 
 
-def _rate(learning_rate: float) -> Settings:
-    return {"learning_rate": learning_rate}
-
-
-def _head(key: str, title: str, task: Settings | None = None, rate: float = 3e-3, **options: Any) -> Row:
-    return Row(key, title, "deblur-ppln-head", {**_HEAD, **options}, {**_EDGES, **(task or {})}, _rate(rate))
-
-
-def _ppln(key: str, title: str, paper: Settings | None = None, edges: float = 2.0, **options: Any) -> Row:
-    return Row(key, title, "deblur-ppln", options, {"edges": edges}, _rate(1e-2), paper or {})
-
-
-def _residual(kind: str, title: str, balance: bool = False) -> Row:
-    """A U-Net that starts from the blurry frame, as ours does, or has balanced events, too."""
-    key = f"unet-{kind}-{'balanced' if balance else 'residual'}"
-    options = {**_PLAIN, "residual": True, "balance": balance}
-    return Row(key, title, f"deblur-unet-{kind}", options, optimizer=_rate(1e-3))
-
+_AROUND: Settings = {"edges": 0.0}  # heads that are told the events around t
 
 _SYSTEMS = (
     *("edi", "edi-balanced", "edi-best", "edi-balanced-best", "eslnet", "eslnet-pp", "ecir", "deblursr"),
@@ -76,21 +95,12 @@ _TRIED = ("head-around", "head-around-10", "head-pp", "head-pp-10", "head-pp-aro
 STUDY = Study(
     settings={
         "task": {
-            "name": "deblur",
-            "data": "scenes",
-            "height": 128,
-            "width": 128,
-            "train_samples": 12_288,
-            "test_samples": 256,
-            "times_per_sample": 4,
+            **{"name": "deblur", "data": "scenes", "height": 128, "width": 128},
+            **{"train_samples": 12_288, "test_samples": 256, "times_per_sample": 4},
         },
         "optimizer": {
-            "optimizer": "adam",
-            "batch": 48,
-            "steps": 1000,
-            "schedule": "cosine",
-            "warmup_steps": 100,
-            "ema": 0.995,
+            **{"optimizer": "adam", "batch": 48, "steps": 1000},
+            **{"schedule": "cosine", "warmup_steps": 100, "ema": 0.995},
         },
         "machine": {"precision": "bf16", "channels_last": True, "keep_samples": True},
     },
@@ -140,125 +150,51 @@ STUDY = Study(
     ),
     rows=(
         # EDI for events that change nothing gives back the blurry frame.
-        Row(INPUT, "blurry input", "deblur-edi", {"contrast": 1e-9}),
-        Row("edi", "EDI", "deblur-edi", paper=_paper("0.336", "17.822", "0.515")),
-        Row("edi-balanced", "EDI, polarities balanced", "deblur-edi", {"balance": True}),
-        Row(
-            "edi-best",
-            "EDI, with the one contrast that is best on slider",
-            "deblur-edi",
-            {"contrast": 0.35},
-        ),
-        Row(
+        _edi(INPUT, "blurry input", contrast=1e-9),
+        _edi("edi", "EDI"),
+        _edi("edi-balanced", "EDI, polarities balanced", balance=True),
+        _edi("edi-best", "EDI, with the one contrast that is best on slider", contrast=0.35),
+        _edi(
             "edi-balanced-best",
             "EDI, polarities balanced, with the one contrast that is best on slider",
-            "deblur-edi",
-            {"balance": True, "contrast": 0.45},
+            balance=True,
+            contrast=0.45,
         ),
-        Row(
-            "eslnet",
-            "eSL-Net",
-            "deblur-eslnet",
-            {"width": 480, "stride": 8},
-            optimizer={**_CLIPPED, **_rate(3e-3)},
-            paper=_paper("0.452", "14.938", "0.282"),
+        _eslnet("eslnet", "eSL-Net", "eslnet", 3e-3, width=480, stride=8),
+        _eslnet(
+            "eslnet-fine", "eSL-Net of 0.12 M parameters, its codes as fine as the frame", "eslnet", 1e-3
         ),
-        Row(
-            "eslnet-fine",
-            "eSL-Net of 0.12 M parameters, its codes as fine as the frame",
-            "deblur-eslnet",
-            optimizer={**_CLIPPED, **_rate(1e-3)},
-        ),
-        Row(
-            "eslnet-pp",
-            "eSL-Net++",
-            "deblur-eslnet-pp",
-            {"width": 400, "stride": 8},
-            optimizer={**_CLIPPED, **_rate(1e-3)},
-            paper=_paper("0.385", "16.870", "0.363"),
-        ),
-        Row(
-            "ecir",
-            "E-CIR",
-            "deblur-ecir",
-            _PLAIN,
-            optimizer=_rate(3e-3),
-            paper=_paper("0.207", "21.713", "0.609"),
-        ),
-        Row(
-            "ecir-balanced",
-            "E-CIR, polarities balanced",
-            "deblur-ecir",
-            {**_PLAIN, "balance": True},
-            optimizer=_rate(3e-3),
-        ),
-        Row(
-            "deblursr",
-            "DeblurSR",
-            "deblur-deblursr",
-            {**_PLAIN, "features": 128},
-            _EDGES,
-            _rate(3e-3),
-            paper=_paper("0.161", "23.912", "0.694"),
-        ),
-        Row(
+        _eslnet("eslnet-pp", "eSL-Net++", "eslnet-pp", 1e-3, width=400, stride=8),
+        _row("ecir", "E-CIR", "ecir", _PLAIN, 3e-3),
+        _row("ecir-balanced", "E-CIR, polarities balanced", "ecir", {**_PLAIN, "balance": True}, 3e-3),
+        _row("deblursr", "DeblurSR", "deblursr", {**_PLAIN, "features": 128}, 3e-3, edges=2.0),
+        _row(
             "unet-blind",
             "U-Net, not told the time (the paper's baseline)",
-            "deblur-unet-blind",
+            "unet-blind",
             _PLAIN,
-            _EDGES,
-            _rate(2.7e-1),
-            paper=_paper("0.334", "17.834", "0.508"),
+            2.7e-1,
+            edges=2.0,
         ),
-        Row("unet-t", "U-Net, t as a channel", "deblur-unet-t", _PLAIN, optimizer=_rate(3e-2)),
-        Row("unet-14", "U-Net, 14 outputs", "deblur-unet-14", _PLAIN, optimizer=_rate(3e-2)),
+        _row("unet-t", "U-Net, t as a channel", "unet-t", _PLAIN, 3e-2),
+        _row("unet-14", "U-Net, 14 outputs", "unet-14", _PLAIN, 3e-2),
         _residual("t", "U-Net, t as a channel, added to the blurry frame"),
         _residual("t", "U-Net, t as a channel, added, polarities balanced", balance=True),
         _residual("14", "U-Net, 14 outputs, added to the blurry frame"),
         _residual("14", "U-Net, 14 outputs, added, polarities balanced", balance=True),
-        _ppln(
-            "ppln",
-            "PPLN, the paper's: all layers PP, mean regressed",
-            _paper("0.152", "24.284", "0.728"),
-            **_PPLN,
-            mean="regressed",
-        ),
+        _ppln("ppln", "PPLN, the paper's: all layers PP, mean regressed", **_PPLN, mean="regressed"),
         _ppln("ppln-observed", "PPLN, mean observed", **_PPLN, mean="observed"),
+        _ppln("ppln-no-normalization", "PPLN, not normalised", **_PPLN_BARE),
+        _ppln("ppln-no-smoothing", "PPLN, not smoothed", **_PPLN, mean="regressed", temperature=None),
         _ppln(
-            "ppln-no-normalization", "PPLN, not normalised", _paper("0.264", "19.721", "0.554"), **_PPLN_BARE
+            "ppln-released", "PPLN, semantics of the released code", edges=0.0, **_PPLN, semantics="released"
         ),
-        _ppln(
-            "ppln-no-smoothing",
-            "PPLN, not smoothed",
-            _paper("0.157", "23.994", "0.718"),
-            **_PPLN,
-            mean="regressed",
-            temperature=None,
-        ),
-        _ppln(
-            "ppln-released",
-            "PPLN, semantics of the released code",
-            edges=0.0,
-            **_PPLN,
-            semantics="released",
-        ),
-        _head(
-            "head-around",
-            "ours: PP head, told the events around t",
-            {"edges": 0.0},
-            around=True,
-        ),
-        _head(
-            "head-around-10",
-            "ours, told the events around t, n = 10",
-            {"edges": 0.0},
-            around=True,
-            segments=10,
-        ),
+        _head("head-around", "ours: PP head, told the events around t", _AROUND, around=True),
+        _head("head-around-10", "ours, told the events around t, n = 10", _AROUND, around=True, segments=10),
         _head(
             "head-unbalanced",
             "ours, told the events around t, polarities not balanced",
-            {"edges": 0.0},
+            _AROUND,
             around=True,
             balance=False,
         ),
@@ -278,7 +214,7 @@ STUDY = Study(
         _head(
             "head-pp-around",
             "ours, told the events around t, all layers of the head PP",
-            {"edges": 0.0},
+            _AROUND,
             around=True,
             plain="none",
         ),
@@ -302,10 +238,7 @@ STUDY = Study(
         _head("head-of-27", "t alone, frames at 27 times", {"train_times": 27}),
     ),
     tables=(
-        Table(
-            "All systems",
-            (INPUT, *_SYSTEMS, "head", "head-pp", "head-around"),
-        ),
+        Table("All systems", (INPUT, *_SYSTEMS, "head", "head-pp", "head-around")),
         Table(
             "Polarities balanced, or not",
             (
@@ -325,28 +258,18 @@ STUDY = Study(
         Table(
             "Normalisation",
             (
-                "ppln-no-normalization",
-                "ppln",
-                "ppln-observed",
-                "head-no-normalization",
-                "head-regressed",
-                "head",
+                *("ppln-no-normalization", "ppln", "ppln-observed"),
+                *("head-no-normalization", "head-regressed", "head"),
             ),
         ),
         Table("Smoothing", ("ppln-no-smoothing", "ppln", "head-no-smoothing", "head")),
         Table("Semantics: released code and paper", ("ppln-released", "ppln")),
-        Table(
-            "Segments",
-            tuple(f"head-segments-{n}" if n != 6 else "head" for n in sorted({6, *_SEGMENTS})),
-        ),
+        Table("Segments", tuple(f"head-segments-{n}" if n != 6 else "head" for n in sorted({6, *_SEGMENTS}))),
         Table(
             "Time stamps per sample in training",
             tuple(f"head-times-{n}" if n != 4 else "head" for n in sorted({4, *_TIMES})),
         ),
-        Table(
-            "Times in between, unseen but in the last row",
-            ("head-exact-times", "head", "head-of-27"),
-        ),
+        Table("Times in between, unseen but in the last row", ("head-exact-times", "head", "head-of-27")),
     ),
     claims=(
         *(_claim(ours, f"unet-14{kind}", least=1.5) for ours in _BEST for kind in _KINDS),

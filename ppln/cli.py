@@ -629,6 +629,8 @@ def _reproduce(words: list[str]) -> None:
         """
         if page is not None:
             tables.around(page, name)  # an error now, rather than after all trainings
+        if how.tune and page is not None:
+            raise ValueError(f"--page is {page}, but --tune makes no tables; leave it out")
         if how.tune:
             for key, taken in tune.tune(STUDIES[name], how, say, add).items():
                 print(f"{key}: take {tune.line(taken)}")

@@ -115,8 +115,8 @@ class Study:
     windows: Settings = field(default_factory=lambda: {"data": "windows"})
     """Of the task, for test sets that are read from folders."""
     later: Settings = field(default_factory=dict)
-    """Settings of the task that do not change its samples, with any values: rows that differ in these share
-    them."""
+    """Settings of the task that do not change its samples, such as which inputs are given, with any values:
+    rows that differ in these share them. What a row says of these counts in evaluation, too."""
     units: str = ""
     frames: tuple[str, str] | None = None
     """What a training compares, and the setting of the task that says how many of a sample."""

@@ -15,6 +15,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,7 +88,8 @@ class Runner:
         sets = dict(known["sets"]) if known and known["training"] == training else {}
         for name in self.sets:
             if name not in sets:
-                sets[name] = self._evaluate(net, name, folder / "evaluation" / name, {**about, "seed": seed})
+                place = folder / "evaluation" / name
+                sets[name] = self._evaluate(net, row, name, place, {**about, "seed": seed})
         yield {
             "row": row.key,
             "seed": seed,
@@ -138,14 +140,17 @@ class Runner:
         net, card, *_ = find(folder)
         weights.write(folder / "weights.safetensors", net, card.name, card.options, card, dtype="bfloat16")
 
-    def _evaluate(self, net: nn.Module, name: str, place: Path, about: Plain) -> Plain:
-        """A row on a test set, for study.json."""
+    def _evaluate(self, net: nn.Module, row: Row, name: str, place: Path, about: Plain) -> Plain:
+        """A row on a test set, for study.json. Of what it changes about the task, what its samples are made
+        of stays as the test set has it.
+        """
         is_fast = self.how.device != "cpu" and torch.cuda.is_available()
         machine = Machine(self.how.device, precision="tf32" if is_fast else "32")
         device = make_fabric(machine).device  # torch's precision is set, too
         samples = self.sets[name]
-        found = evaluate(net.to(device), samples.task, "test", source=samples, batch=EVALUATED, device=device)
-        data = {column: [float(f"{v:.6g}") for v in values] for column, values in found.data.items()}
+        task = replace(samples.task, **{k: v for k, v in row.task.items() if k in self.study.later})
+        found = evaluate(net.to(device), task, "test", source=samples, batch=EVALUATED, device=device)
+        data = samples.data(EVALUATED, device)
         self.check_data(name, data)
         write(place, found, {**about, "precision": machine.precision, "about": config.about()})
         parts = {"parts": of} if (of := self._parts(found)) else {}

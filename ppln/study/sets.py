@@ -53,6 +53,8 @@ class Samples:
         for first in range(0, count, together):
             make(list(range(first, min(first + together, count))))
         val.fill(BATCH, device)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
 
     def data(self, task: Task) -> Task:
         """The same for tasks with the same samples."""
@@ -68,6 +70,7 @@ class StudySet(Held):
     def __init__(self, task: Task, *, is_read: bool) -> None:
         super().__init__(task, "test")
         self.is_read = is_read
+        self._data: dict[str, list[float]] = {}
         self.settings: Plain = {
             name: value for name, value in config.plain(task).items() if name not in ("name", "folder")
         }
@@ -86,6 +89,15 @@ class StudySet(Held):
         spots, now = self._spots
         was = {column: [values[i] for i in spots] for column, values in result["data"].items()}
         return other_samples(was, now) is None
+
+    def data(self, size: int, device: torch.device) -> dict[str, list[float]]:
+        """What tells its samples from others, by the study's task, whatever a row changes about that."""
+        if not self._data:
+            for first in range(0, len(self), size):
+                samples = self.batch(range(first, min(first + size, len(self))), device)
+                for column, values in told_apart(self.task.batch(samples, None, 0)).items():
+                    self._data.setdefault(column, []).extend(float(f"{v:.6g}") for v in values)
+        return self._data
 
     @cached_property
     def _spots(self) -> tuple[list[int], dict[str, list[float]]]:

@@ -50,6 +50,10 @@ def tune(study: Study, how: Reproduce, say: Say, add: Sequence[Path] = ()) -> di
     add: study.json files with full trainings, also with other rates than the study's.
     """
     search = searched(study)
+    for name in ("rates", "seeds", "windows"):
+        if getattr(how, name):
+            told = " ".join(map(str, getattr(how, name)))
+            raise ValueError(f"{name} is {told}, which --tune has no use for; leave it out")
     how = replace(how, steps=how.steps or search.steps)
     rows = chosen(study, how, among=search.rows)
     full = [portions.read(path) for path in add]

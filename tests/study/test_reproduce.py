@@ -8,16 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from line import Lines, register, settings
+from line import Line, Lines, register, settings
 
 from ppln import tasks
 from ppln.engine import checkpoint, config, trained
+from ppln.engine.evaluate import evaluate
 from ppln.engine.feed import Held, maker
 from ppln.engine.train import Loop, train
 from ppln.engine.trained import find, home
@@ -329,16 +330,43 @@ def test_a_row_is_of_one_training(tmp_path, monkeypatch):
     shutil.rmtree(tmp_path / "small")
     report = runner._from_log
     monkeypatch.setattr(runner, "_from_log", lambda *of: {**report(*of), "loss": 99.0})
-    evaluated, evaluate = [], runner.Runner._evaluate
-    monkeypatch.setattr(
-        runner.Runner,
-        "_evaluate",
-        lambda self, net, name, *more: (evaluated.append(name), evaluate(self, net, name, *more))[1],
-    )
+    evaluated, real = [], runner.Runner._evaluate
+
+    def told(self, net, row, name, *more):
+        evaluated.append(name)
+        return real(self, net, row, name, *more)
+
+    monkeypatch.setattr(runner.Runner, "_evaluate", told)
     study = replace(TINY, sets={**TINY.sets, "one": {"val_samples": 1}})
     run(tmp_path, study, seeds=(0,), rows=("small",))
     assert before[0] != figures(tmp_path)["small", 0][0] == 99.0
     assert evaluated == ["lines", "few", "one"]
+
+
+@dataclass(frozen=True)
+class Scaled(Line):
+    scale: float = 1.0
+    """Of what the network is given."""
+
+    def batch(self, samples, positions, seed):
+        made = super().batch(samples, positions, seed)
+        return made._replace(x=made.x * self.scale)
+
+
+def test_rows_may_be_given_other_inputs(tmp_path):
+    """In training and in evaluation, on the same samples."""
+    tasks.TASKS["line"] = Scaled
+    small = TINY.rows[0]
+    rows = (small, replace(small, key="blind", task={"scale": 0.0}))
+    study = replace(TINY, rows=rows, later={"scale": 1.0}, claims=())
+    run(tmp_path, study, seeds=(0,))
+    seen, blind = read(tmp_path)["results"]
+    assert seen["sets"]["lines"]["data"] == blind["sets"]["lines"]["data"]
+    assert seen["sets"]["lines"]["settings"] == blind["sets"]["lines"]["settings"]
+    net, _ = weights.read(tmp_path / "blind" / "0" / "weights.safetensors")
+    wanted = evaluate(net, Scaled(val_samples=7, scale=0.0), "test").metrics
+    assert blind["sets"]["lines"]["metrics"] == pytest.approx(wanted)
+    assert run(tmp_path, study, seeds=(0,))[0].now == []
 
 
 def test_another_default_of_a_network_is_told(tmp_path, monkeypatch):

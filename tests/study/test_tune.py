@@ -1,13 +1,14 @@
 """The search of learning rates: what is tried, what is taken, and what is not tried again."""
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
 from line import register
 from test_reproduce import TINY
 
-from ppln import tasks
+from ppln import cli, tasks
 from ppln.engine import config
 from ppln.models import networks
 from ppln.study import STUDIES, tune
@@ -91,6 +92,20 @@ def test_a_search_goes_on_where_it_stopped(tmp_path):
         tune.tune(SEARCHED, replace(how, steps=5), print)
 
 
+def test_from_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(STUDIES, "line", SEARCHED)
+    words = ["ppln", "reproduce", "line", "--tune", "--device", "cpu", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    cli.main()
+    said = capsys.readouterr().out.splitlines()
+    assert any(text.startswith("small: learning_rate 0.001, rmse ") for text in said)
+    assert said[-2].startswith("small: take learning_rate ")
+    assert said[-1] == f"wrote {tmp_path / 'tune.json'}"
+    monkeypatch.setattr(sys, "argv", [*words, "--seeds", "1"])
+    with pytest.raises(SystemExit, match="seeds is 1, which --tune has no use for"):
+        cli.main()
+
+
 def test_no_time_tries_nothing(tmp_path):
     assert tune.tune(SEARCHED, Reproduce(tmp_path, device="cpu", minutes=0), print) == {}
     assert not (tmp_path / "tune.json").exists()
@@ -99,5 +114,7 @@ def test_no_time_tries_nothing(tmp_path):
 def test_what_has_no_search(tmp_path):
     with pytest.raises(ValueError, match="tune: the study line has no search of learning rates"):
         tune.tune(TINY, Reproduce(tmp_path), print)
+    with pytest.raises(ValueError, match="rates is small=1, which --tune has no use for; leave it out"):
+        tune.tune(SEARCHED, Reproduce(tmp_path, rates=("small=1",)), print)
     with pytest.raises(ValueError, match="rows: there is no 'large'; There are small"):
         tune.tune(SEARCHED, Reproduce(tmp_path, rows=("large",)), print)

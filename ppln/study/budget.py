@@ -105,7 +105,8 @@ def train_settings(study: Study, row: Row, seed: int, how: Reproduce) -> Train:
     built = config.build(Train, values)
     steps = built.optimizer.steps
     if steps is None:
-        steps = (built.optimizer.epochs or 0) * (values["task"]["train_samples"] // built.optimizer.batch)
+        samples = config.plain(built.task)["train_samples"]
+        steps = (built.optimizer.epochs or 0) * (samples // built.optimizer.batch)
     run = Run(
         how.out / row.key / str(seed),
         seed,

@@ -77,9 +77,10 @@ def tune(study: Study, how: Reproduce, say: Say, add: Sequence[Path] = ()) -> di
 
         deadline = math.inf if how.minutes is None else time.monotonic() + 60 * how.minutes
         tuner = Tuner(study, how, deadline)
-        jobs = [Job(row.key, (row.key, tried.get(row.key, []))) for row in rows]
-        if how.processes > 1 and how.minutes != 0:
-            settings = train_settings(study, rows[0], 0, how)
+        left = [row.key for row in rows if not is_complete(study, tried.get(row.key, []))]
+        jobs = [Job(key, (key, tried.get(key, []))) for key in left]
+        if how.processes > 1 and len(jobs) > 1 and how.minutes != 0:
+            settings = train_settings(study, study.row(left[0]), 0, how)
             tuner.samples.fill(settings, make_fabric(settings.machine).device)
         each(tuner, jobs, keep, say, processes=how.processes, deadline=deadline)
     known = {row.key: tried[row.key] for row in rows if is_complete(study, tried.get(row.key, []))}

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from ppln.engine import provenance
-from ppln.engine.studies import STUDIES
 from ppln.models import create_model
+from ppln.study import STUDIES
 
 FRAMES, ROUNDS = 14, 7
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ppln.engine import portions
 from ppln.engine.compare import spread
+from ppln.study import portions
 
 SETS = ("scenes", "slider")
 Key = tuple[str, int]  # row and seed

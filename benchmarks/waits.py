@@ -46,12 +46,12 @@ WARM_UP, STEPS = 8, 10
 # Waits of a training step.
 
 
-def waits_of(task: str, device: str, folder: Path, steps: int) -> dict[str, Any]:
+def waits_of(task: str, device: Any, folder: Path, steps: int) -> dict[str, Any]:
     given = recipe(task, "small")
     less = replace(given.task, **FEWER[task])
     if find_spec("skimage") is None and isinstance(less, Deblur):
         less = replace(less, textures="made")
-    never = {"validate_every": 10**6, "checkpoint_every": 10**6, "log_every": 5}
+    never: dict[str, Any] = {"validate_every": 10**6, "checkpoint_every": 10**6, "log_every": 5}
     run = Run(folder / task, tensorboard=False, **never)
     settings = replace(given, task=less, machine=replace(given.machine, device=device), run=run)
     loop = Loop(settings, make_fabric(settings.machine), resume=False)

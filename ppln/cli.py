@@ -624,7 +624,7 @@ def _evaluate(words: list[str]) -> None:
 
 
 def _reproduce(words: list[str]) -> None:
-    from ppln.engine.studies import STUDIES
+    from ppln.study import STUDIES
 
     name, *options = words or ["--help"]
     if name in HELP:
@@ -639,12 +639,12 @@ def _reproduce(words: list[str]) -> None:
     if name not in STUDIES:
         raise ValueError(f"there is no study {name!r}; there are: {', '.join(STUDIES)}")
 
-    from ppln.engine.budget import Reproduce
-    from ppln.engine.portions import FILE
-    from ppln.engine.reproduce import reproduce
-    from ppln.report import results
+    from ppln.study import tables, tune
+    from ppln.study.budget import Reproduce
+    from ppln.study.portions import FILE
+    from ppln.study.reproduce import reproduce
 
-    as_it_is = Reproduce(Path(f"runs/reproduce-{name}"))
+    as_it_is, say = Reproduce(Path(f"runs/reproduce-{name}")), partial(print, flush=True)
 
     def run(how: Reproduce = as_it_is, add: tuple[Path, ...] = (), page: Path | None = None) -> None:
         """Train and evaluate all methods that a study compares, each a row of its tables, but for those that
@@ -653,17 +653,25 @@ def _reproduce(words: list[str]) -> None:
         Args:
             how: Options.
             add: More study.json files, which this command wrote elsewhere, as on another machine: what is in
-                them counts as done. Default: none.
+                them counts as done. With --tune: they have trainings in full, which decide between rates that
+                are close. Default: none.
             page: Put the tables into this page of Markdown, between its lines <!-- study NAME --> and
                 <!-- end -->, in place of what is there. Default: print them.
         """
         if page is not None:
-            results.around(page, name)  # an error now, rather than after all trainings
-        done, study = reproduce(STUDIES[name], how, partial(print, flush=True), add)
+            tables.around(page, name)  # an error now, rather than after all trainings
+        if how.tune and page is not None:
+            raise ValueError(f"--page is {page}, but --tune makes no tables; leave it out")
+        if how.tune:
+            for key, taken in tune.tune(STUDIES[name], how, say, add).items():
+                print(f"{key}: take {tune.line(taken)}")
+            print(f"wrote {how.out / tune.FILE}")
+            return
+        done, found = reproduce(STUDIES[name], how, say, add)
         if page is None:
-            print(results.markdown(study))
-        elif study["results"]:
-            results.put(page, study)
+            print(tables.markdown(STUDIES[name], found))
+        elif found["results"]:
+            tables.put(page, STUDIES[name], found)
             print(f"wrote {page}")
         else:
             print(f"there are no results yet; {page} is left as it is")

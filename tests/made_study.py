@@ -1,6 +1,10 @@
-"""A study.json of made-up results."""
+"""A study, and a study.json of made-up results."""
 
 import json
+from dataclasses import replace
+
+from ppln.study import STUDIES
+from ppln.study.rows import Claim, Row, Table
 
 PSNR = {"ours": (34.0, 34.5, 34.25), "theirs": (33.0, 33.25, 33.5), "blurry": (30.0,)}
 
@@ -50,7 +54,24 @@ def made(row, seed, psnr, *, sets=("scenes", "scenes-53", "slider"), rate=1e-3):
     }
 
 
-def study(*found, steps=10, claims=(), **more):
+STUDY = replace(
+    STUDIES["deblur"],
+    rows=(
+        Row("blurry", "EDI", "deblur-edi", paper={"nrmse": "0.336", "psnr": "17.822", "ssim": "0.515"}),
+        Row("theirs", "their network", "deblur-unet-14"),
+        Row("ours", "our network", "deblur-ppln"),
+    ),
+    tables=(Table("All systems", ("blurry", "theirs", "ours", "later")),),
+    claims=(),
+)
+
+
+def claiming(*claims):
+    """The study with these claims: ours, theirs, least."""
+    return replace(STUDY, claims=tuple(Claim(a, b, "scenes", "psnr", least) for a, b, least in claims))
+
+
+def study(*found, steps=10, **more):
     return {
         "format": "ppln study",
         "version": 1,
@@ -59,16 +80,6 @@ def study(*found, steps=10, claims=(), **more):
             "task": {"train_samples": 12_288, "height": 128, "width": 128, "times_per_sample": 4},
             "optimizer": {"steps": steps, "batch": 48},
         },
-        "rows": {
-            "blurry": {"title": "EDI", "paper": {"nrmse": 0.336, "psnr": 17.822, "ssim": 0.515}},
-            "theirs": {"title": "their network", "paper": None},
-            "ours": {"title": "our network", "paper": None},
-        },
-        "tables": [{"title": "All systems", "rows": ["blurry", "theirs", "ours", "later"]}],
-        "claims": [
-            {"ours": a, "theirs": b, "set": "scenes", "least": least, "metric": "psnr"}
-            for a, b, least in claims
-        ],
         "results": list(found),
         **more,
     }

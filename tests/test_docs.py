@@ -127,6 +127,11 @@ def test_imports_keep_the_rules(path: Path):
     assert "all" in allowed or imports(path) <= allowed | {room(path)}
 
 
+def test_only_the_command_line_imports_studies():
+    """And so what else there is can be read without them."""
+    assert {room(path) for path in SOURCES if "study" in imports(path)} == {"study", "cli"}
+
+
 def test_imports_are_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(f"{__name__}.PACKAGE", tmp_path)
     path = tmp_path / "nn" / "a.py"

@@ -11,15 +11,16 @@ Dimensions: N samples, S seeds.
 import csv
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ppln.engine.statistics import Interval, Spread, Tests, paired, spread
 from ppln.forms import NUMBER, Maybe, read_json, shown
-from ppln.imports import require
 from ppln.markdown import grid
 from ppln.tasks import TASKS
 from ppln.tasks.task import Task
@@ -29,8 +30,6 @@ DATA = ("x_rms", "target_rms")
 TOLERANCE = 1e-3
 """By how much those may differ: the same scene made on a CPU and on a GPU differs in a few events."""
 
-_EXACT = 13  # so many differences have few enough signs to try them all
-_FLIPS = 9999
 _SEED = 0
 _ABOUT = {
     "task": str,
@@ -43,8 +42,6 @@ _ABOUT = {
     "checkpoint?": Maybe({"sha256": str}),
 }
 
-Interval = tuple[float, float]
-
 
 class Results(NamedTuple):
     """What `evaluate.write` wrote."""
@@ -55,24 +52,6 @@ class Results(NamedTuple):
     data: dict[str, NDArray[np.float64]]  # each [N]
     columns: dict[str, NDArray[np.float64]]  # each [N]
     metrics: dict[str, float]
-
-
-class Spread(NamedTuple):
-    """A metric over seeds."""
-
-    values: tuple[float, ...]  # [S]
-    mean: float
-    deviation: float | None  # dividing by S - 1; None with one seed
-    interval: Interval | None  # of the mean, 95 %, Student's t; None with one seed
-
-
-class Tests(NamedTuple):
-    """Two-sided p-values of "the differences are symmetric around 0", by three tests."""
-
-    pairs: int  # how many differences are finite, and so counted
-    t: float  # paired t test: assumes that they are normal
-    wilcoxon: float  # signed ranks: outliers count little; differences of 0 do not count
-    flips: float  # sign flips of the mean: assumes nothing more
 
 
 class Row(NamedTuple):
@@ -166,6 +145,24 @@ def compare(
     return Comparison(task.name, first.about["split"], len(first.indices), a, b, rows)
 
 
+def other_samples(was: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]) -> str | None:
+    """The column by which two test sets have other samples; None if they have the same.
+
+    Samples are compared themselves: folders may have any names, and scenes change with the code. A scene that
+    another machine made has a few other events, which count for more where there are few.
+    """
+    for column, values in was.items():
+        others = now.get(column, [])
+        same = len(values) == len(others) and math.isclose(fmean(values), fmean(others), rel_tol=TOLERANCE)
+        near = (
+            math.isclose(*pair, rel_tol=10 * TOLERANCE, abs_tol=1e-4)
+            for pair in zip(values, others, strict=False)
+        )
+        if not (same and all(near)):
+            return column
+    return None
+
+
 def table(comparison: Comparison) -> str:
     """As text, which is also Markdown."""
     rows = [
@@ -196,53 +193,12 @@ def table(comparison: Comparison) -> str:
     return "\n".join([title, "", grid(rows), "", *notes])
 
 
-def paired(differences: NDArray[np.float64]) -> Tests | None:
-    """Tests of whether differences are around 0; None for fewer than two finite ones."""
-    stats = _stats()
-    d = differences[np.isfinite(differences)]
-    n = len(d)
-    if n < 2:
-        return None
-    mean, error = d.mean(), d.std(ddof=1) / math.sqrt(n)
-    surprise = abs(mean) / error if error else math.inf if mean else 0.0
-    t = float(2 * stats.t.sf(surprise, n - 1))
-    moved = d[d != 0]
-    wilcoxon = float(stats.wilcoxon(moved).pvalue) if len(moved) else 1.0
-    return Tests(n, t, wilcoxon, _flip_signs(d))
-
-
-def _flip_signs(d: NDArray[np.float64]) -> float:
-    """The share of all signs of the differences with a mean as far from 0 as theirs, or of random ones."""
-    n = len(d)
-    least = abs(d.sum()) - 1e-12 * np.abs(d).sum()  # equal sums may differ by rounding
-    if n <= _EXACT:
-        signs = 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
-        return float((np.abs(signs @ d) >= least).mean())
-    random, rows = np.random.default_rng(_SEED), max(1, 4_000_000 // n)
-    far = 0
-    for start in range(0, _FLIPS, rows):
-        signs = 1 - 2 * random.integers(0, 2, (min(rows, _FLIPS - start), n), dtype=np.int8)
-        far += int((np.abs(signs @ d) >= least).sum())
-    return (far + 1) / (_FLIPS + 1)  # the signs they have are one more
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Mean, standard deviation and 95 % interval of the mean."""
-    n, mean = len(values), float(np.mean(values))
-    if n < 2:
-        return Spread(tuple(values), mean, None, None)
-    with np.errstate(invalid="ignore"):  # NaN, if one is not finite
-        deviation = float(np.std(values, ddof=1))
-    half = float(_stats().t.ppf(0.975, n - 1)) * deviation / math.sqrt(n)
-    return Spread(tuple(values), mean, deviation, (mean - half, mean + half))
-
-
 def _row(
     name: str, task: Task, mine: list[Results], others: list[Results], drawn: NDArray[np.float64]
 ) -> Row:
     ours, theirs = (spread([seed.metrics[name] for seed in method]) for method in (mine, others))
     samples = None
-    if all(_is_mean(name, seed) for seed in (*mine, *others)):
+    if all(is_mean(seed.columns, name, seed.metrics) for seed in (*mine, *others)):
         of_samples = (np.mean([seed.columns[name] for seed in method], 0) for method in (mine, others))
         samples = paired(np.subtract(*of_samples))
     seeds = paired(np.subtract(ours.values, theirs.values)) if len(mine) == len(others) else None
@@ -256,10 +212,10 @@ def _row(
     return Row(name, task.metrics.get(name), ours, theirs, difference, interval, p, samples, seeds)
 
 
-def _is_mean(name: str, seed: Results) -> bool:
+def is_mean(columns: Mapping[str, NDArray[np.float64]], name: str, metrics: Mapping[str, float]) -> bool:
     """Whether a metric is the mean of the column of its name: not so an RMSE over all, or a weighted mean."""
-    column = seed.columns.get(name)
-    return column is not None and math.isclose(column.mean(), seed.metrics[name], rel_tol=1e-12)
+    column = columns.get(name)
+    return column is not None and math.isclose(column.mean(), metrics[name], rel_tol=1e-12)
 
 
 def _bootstrap(
@@ -336,10 +292,6 @@ def _refuse(first: Results, other: Results, why: str) -> None:
     raise ValueError(
         f"{first.folder} and {other.folder} are of different data ({why}); evaluate both on the same"
     )
-
-
-def _stats() -> Any:
-    return require("scipy.stats", "scipy>=1.11", "comparison")
 
 
 def _number(value: float) -> str:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ppln.engine import compare, portions, provenance, stored
+from ppln.engine import compare, provenance, stored
 from ppln.engine.arguments import refuse_idle
 from ppln.engine.config import Machine
 from ppln.engine.evaluate import Evaluation, describe, evaluate_each, write
@@ -233,7 +233,7 @@ def _check_samples(folder: Path, found: Evaluation) -> None:
         return
     data = compare.read(folder).data, found.data
     was, now = ({name: column.tolist() for name, column in of.items()} for of in data)
-    if column := portions.other_samples(was, now):
+    if column := compare.other_samples(was, now):
         raise ValueError(
             f"{folder / 'results.json'} is of other samples, by their {column}; give another "
             "--out, or --overwrite"

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -40,17 +40,21 @@ PICTURED = 4  # validation samples, of which baselines' predictions are kept for
 class Interrupted(Exception):  # noqa: N818
     """Asked to stop (Ctrl-C, SIGTERM, a closed terminal): the step was finished and saved."""
 
-    def __init__(self, signum: int, step: int, out: Path) -> None:
-        super().__init__(f"stopped after step {step}, which is saved; to go on, add --resume --out {out}")
+    def __init__(self, signum: int, step: int, advice: str) -> None:
+        super().__init__(f"stopped after step {step}, which is saved; {advice}")
         self.code = 128 + signum
 
 
 class Trained(NamedTuple):
+    """How a run ended. What was done is saved, whatever the status."""
+
     out: Path
     first: bool  # whether this is the first process of the run
     step: int
     loss: float  # of the last step
     metrics: dict[str, float]  # of the last validation
+    status: Literal["done", "out of time", "interrupted"]
+    signal: int = 0  # by which it was interrupted
 
 
 def train(
@@ -60,19 +64,24 @@ def train(
     from_start: bool = False,
     make: Make | None = None,
     val: Source | None = None,
+    deadline: float = math.inf,
 ) -> Trained:
-    """Train a network, or with `resume` go on with the run in its folder.
+    """Train a network, or with `resume` go on with the run in its folder. Interrupted, if it is.
 
     from_start: where that has no checkpoint to go on from, begin at step 0 again; it is an error otherwise.
     make: what makes the training samples; by default a new `feed.maker`. One that keeps them, of the same
     data on the same device, may serve one run after the other. So may val, the validation samples.
+    deadline: by time.monotonic; the run saves and ends after the step in which it passes.
 
     Under `torchrun` every process calls this; with `devices` above 1 and no torchrun, it starts the others
     itself.
     """
     fabric = launch(settings.machine)
     with holding(fabric, settings.run.out):
-        return Loop(settings, fabric, resume, make, val, from_start=from_start).run()
+        trained = Loop(settings, fabric, resume, make, val, from_start=from_start, deadline=deadline).run()
+    if trained.status == "interrupted":
+        raise Interrupted(trained.signal, trained.step, f"to go on, add --resume --out {trained.out}")
+    return trained
 
 
 def make_optimizer(settings: Optimizer, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
@@ -115,8 +124,9 @@ class Loop:
         val: Source | None = None,
         *,
         from_start: bool = False,
+        deadline: float = math.inf,
     ) -> None:
-        self.settings, self.fabric = settings, fabric
+        self.settings, self.fabric, self.deadline = settings, fabric, deadline
         self.task, self.out = settings.task, settings.run.out
         found = self._open_folder(resume, from_start)
         optimizer, machine, seed = settings.optimizer, settings.machine, settings.run.seed
@@ -158,6 +168,7 @@ class Loop:
         self.metrics: dict[str, float] = {}
         self.beside: dict[str, NDArray[Any]] = {}  # what baselines predict for the first validation samples
         self.asked = self.stop = 0  # the signal that asked this process to stop; that for which all do
+        self.late = False  # whether the deadline has passed, by the clock of any process
         if found is not None:
             self._restore(found)
         remaining = range(self.done, self.steps)
@@ -186,11 +197,11 @@ class Loop:
         with self.log() as log, self._signals(), closing(self.batches):
             if run.baselines and self.done < self.steps:
                 self._judge_baselines(log)
-            while self.done < self.steps:
+            while self.done < self.steps and not (self.stop or self.late):
                 self.advance(log)
                 last = self.done == self.steps
                 improved = self._validate(log) if last or self.done % run.validate_every == 0 else False
-                if last or improved or self.stop or self.done % run.checkpoint_every == 0:
+                if last or improved or self.stop or self.late or self.done % run.checkpoint_every == 0:
                     log.checkpoint(self.done, self._save(improved))
                 if self.feed.lost and not self.asked:
                     raise ChildProcessError(
@@ -198,11 +209,10 @@ class Loop:
                         f"({self.feed.lost}); step {self.done} is saved: add --resume --out {self.out}, and "
                         "lower --workers if memory is short"
                     )
-                if self.stop:
-                    raise Interrupted(self.stop, self.done, self.out)
-            if self.asked:  # after the last step
-                raise Interrupted(self.asked, self.done, self.out)
-        return Trained(self.out, self.fabric.is_global_zero, self.done, self.loss, self.metrics)
+        number = self.stop or self.asked  # this process may be asked after the last step
+        status: Any = "interrupted" if number else "done" if self.done == self.steps else "out of time"
+        is_first = self.fabric.is_global_zero
+        return Trained(self.out, is_first, self.done, self.loss, self.metrics, status, number)
 
     def advance(self, log: Log) -> None:
         """One step, and a line about it when it is time for one."""
@@ -245,15 +255,18 @@ class Loop:
             total = total + loss.detach()
         norm = self._clip(settings.clip_norm)
         asked = self.asked or (signal.SIGTERM if self.feed.lost else 0)
+        late = time.monotonic() >= self.deadline
         numbers = [total, norm]
         if fabric.world_size > 1:
-            mine = torch.stack([total, total.new_tensor(float(asked > 0))])
-            total, others = fabric.all_reduce(mine, reduce_op="mean").unbind()
-            numbers = [total, norm, others]
+            mine = torch.stack([total, total.new_tensor(float(asked > 0)), total.new_tensor(float(late))])
+            total, *others = fabric.all_reduce(mine, reduce_op="mean").unbind()
+            numbers = [total, norm, *others]
         # The only look at the GPU's numbers in a step. The weights are still those that gave them.
         value, size, *told = torch.stack(numbers).tolist()
-        if asked or any(told):  # if one process was asked to stop, all do, after the same step
+        others_asked, others_late = told or (0.0, 0.0)
+        if asked or others_asked:  # if one process was asked to stop, all do, after the same step
             self.stop = asked or signal.SIGTERM
+        self.late = late or others_late > 0
         if not (math.isfinite(value) and math.isfinite(size)):
             bad = first_bad(self.net, self.task, taken, self._predict)
             raise NotFinite(self.done + 1, bad, self.saved)

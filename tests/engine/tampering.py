@@ -36,7 +36,9 @@ HOSTILE = [
 
 def assert_survives(kind: str, folder: Path, copies: int = COPIES) -> None:
     command = [sys.executable, __file__, kind, str(folder), "0", str(copies)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     # The damage must reach what is read; but much of it, as a title, may be anything.
     rejected = int(done.stdout.split()[-1])
@@ -222,18 +224,20 @@ def results(folder: Path) -> Callable[[int], None]:
 
 def study(folder: Path) -> Callable[[int], None]:
     """study.json of a study."""
-    from ppln.engine import portions
-    from ppln.report.results import markdown
+    from made_study import claiming
 
-    path = folder / "study.json"
+    from ppln.study import portions
+    from ppln.study.tables import markdown
+
+    path, claimed = folder / "study.json", claiming(("ours", "theirs", 0.5))
     good = json.loads(path.read_bytes())
     (folder / "good.json").write_bytes(path.read_bytes())
 
     def read(seed: int) -> None:
         path.write_bytes(_text(tampered(good, seed)))
         _both(
-            lambda: markdown(portions.read(path)),
-            lambda: markdown(portions.merge([folder / "good.json", path])),
+            lambda: markdown(claimed, portions.read(path)),
+            lambda: markdown(claimed, portions.merge([folder / "good.json", path])),
         )
 
     return read

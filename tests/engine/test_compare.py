@@ -12,8 +12,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from ppln.engine.compare import _flip_signs, compare, paired, read, spread, table
+from ppln.engine.compare import compare, paired, read, spread, table
 from ppln.engine.evaluate import Evaluation, write
+from ppln.engine.statistics import _flip_signs
 from ppln.tasks import Deblur
 from ppln.tasks.task import Task
 

@@ -28,7 +28,7 @@ from ppln.files import alone
 from ppln.models import networks
 
 CLOCK = ("samples_per_s", "data_wait", "gpu_memory_bytes", "unix_time_s")
-SCRIPT = str(Path(__file__).with_name("line.py"))
+SCRIPT = str(Path(__file__).parents[1] / "line.py")
 
 
 @pytest.fixture(autouse=True)
@@ -310,6 +310,27 @@ def test_a_signal_while_the_last_step_is_validated(tmp_path, monkeypatch):
     with pytest.raises(Interrupted, match="stopped after step 3, which is saved"):
         train(settings(tmp_path / "run", steps=3))
     assert checkpoint.load(tmp_path / "run").step == 3
+
+
+def test_a_deadline_ends_the_run_after_the_step(tmp_path, monkeypatch):
+    """With a status; what was done is saved, and goes on as if nothing had been."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    done = train(settings(whole))
+    assert (done.status, done.step) == ("done", 12)
+    now, step = [0.0], Loop.step
+
+    def slow(self, batches):
+        now[0] += 60
+        return step(self, batches)
+
+    monkeypatch.setattr(Loop, "step", slow)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    late = train(settings(broken), deadline=300)
+    assert (late.status, late.step, late.signal) == ("out of time", 5, 0)
+    assert checkpoint.load(broken).step == 5
+    last = train(settings(broken), resume=True, deadline=12 * 60)  # it passes in the last step
+    assert (last.status, last.step, now[0]) == ("done", 12, 12 * 60)
+    assert_same_run(whole, broken)
 
 
 def test_parts_of_a_batch_add_up(tmp_path, monkeypatch):

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ppln.engine.config import Train
-from ppln.engine.portions import Plain
-from ppln.engine.stored import build
-from ppln.engine.studies import Row, Study
+from ppln.engine import stored
+from ppln.engine.config import Run, Train
 from ppln.models import weights
-from ppln.tasks import Task
+from ppln.study.portions import Plain, difference
+from ppln.study.rows import Row, Study
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,16 @@ class Reproduce:
     tables of what is done. Default: go on to the end."""
     rows: tuple[str, ...] = ()
     """Only these rows of the tables, by the names that `ppln reproduce --help` lists. Default: all."""
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] | None = None
     """Train each row once with each of these seeds of random numbers. What has nothing to train is evaluated
-    once."""
+    once. Default: as the study has them."""
+    processes: int = 1
+    """Train so many networks at once, which share the samples. On a GPU this is faster only under NVIDIA's
+    MPS (start it with: nvidia-cuda-mps-control -d). With two or more, nothing is begun for which there is too
+    little time, by what the row took before."""
+    tune: bool = False
+    """Instead of the study, search for the learning rates of its rows by validation; OUT/tune.json has what
+    was tried. Trainings have fewer steps, unless --steps says how many."""
     windows: Annotated[tuple[str, ...], "NAME=FOLDER ..."] = ()
     """More data to test on: folders that `ppln prepare` wrote, each with a name for the tables, such as
     slider=data/slider. Default: none."""
@@ -60,10 +66,12 @@ class Reproduce:
     def __post_init__(self) -> None:
         if self.minutes is not None and not self.minutes >= 0:
             raise ValueError(f"minutes is {self.minutes}; give 0 or more")
-        for name in ("steps", "batch", "train_samples", "val_samples", "test_samples", "height", "width"):
+        samples = (f"{split}_samples" for split in ("train", "val", "test"))
+        for name in ("processes", "steps", "batch", *samples, "height", "width"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+        seeds = (0,) if self.seeds is None else self.seeds
+        if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
             raise ValueError(f"seeds are {self.seeds}; give one or more, each once, none below 0")
         if len(set(self.rows)) < len(self.rows):
             raise ValueError(f"rows are {', '.join(self.rows)}; give each once")
@@ -95,18 +103,22 @@ def train_settings(study: Study, row: Row, seed: int, how: Reproduce) -> Train:
             "optimizer": {**row.optimizer, **rate},
         },
     )
-    steps = values["optimizer"]["steps"]
-    values["run"] = {
-        "out": str(how.out / row.key / str(seed)),
-        "seed": seed,
-        "validate_every": steps,
-        "checkpoint_every": max(1, min(500, steps // 2)),
-        "keep": 1,
-        "pictures": False,
-        "baselines": False,
-        "tensorboard": False,
-    }
-    return build(Train, values)
+    built = stored.build(Train, values)
+    steps = built.optimizer.steps
+    if steps is None:
+        samples = stored.plain(built.task)["train_samples"]
+        steps = (built.optimizer.epochs or 0) * (samples // built.optimizer.batch)
+    run = Run(
+        how.out / row.key / str(seed),
+        seed,
+        validate_every=steps,
+        checkpoint_every=max(1, min(500, steps // 2)),
+        keep=1,
+        pictures=False,
+        baselines=False,
+        tensorboard=False,
+    )
+    return replace(built, run=run)
 
 
 def common(study: Study, how: Reproduce) -> Plain:
@@ -119,7 +131,10 @@ def common(study: Study, how: Reproduce) -> Plain:
         "machine": {"device": how.device, "precision": how.precision},
     }
     given = {part: {k: v for k, v in new.items() if v is not None} for part, new in changes.items()}
-    return _merged(study.settings, given)
+    settings = {part: dict(of) for part, of in study.settings.items()}
+    if how.steps is not None:
+        settings["optimizer"].pop("epochs", None)
+    return _merged(settings, given)
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Plain:
@@ -138,7 +153,18 @@ def deciding(values: Mapping[str, Any]) -> Plain:
     return json.loads(json.dumps({**parts, "precision": values["machine"]["precision"]}))
 
 
-def of_samples(task: Task) -> Task:
-    """The same for tasks with the same samples: which frames are compared, and how, is decided later."""
-    later = {"times_per_sample": 1, "edges": 0.0}
-    return replace(task, **{name: value for name, value in later.items() if hasattr(task, name)})
+def row_settings(study: Study, row: Row, seed: int, how: Reproduce) -> Plain:
+    """What decides the result of a row, but for the seed."""
+    if not row.trained:
+        return {"model": {"name": row.model, "options": weights.plain_options(row.model, row.options)}}
+    return deciding(stored.plain(train_settings(study, row, seed, how)))
+
+
+def is_same(was: Plain, now: Plain, where: str, how: Reproduce) -> bool:
+    """Whether settings are the same; if they are not, it is an error without `overwrite`."""
+    if was != now and not how.overwrite:
+        raise ValueError(
+            f"{where}: it was done with other settings, {difference(was, now)}; give the same "
+            "options, another --out, or --overwrite to do it anew"
+        )
+    return was == now

@@ -1,14 +1,17 @@
 """Tables have the means and deviations of the study."""
 
 import math
+from dataclasses import replace
 from statistics import stdev
 
 import numpy as np
 import pytest
-from made_study import PSNR, everything, made, study
+from made_study import PSNR, STUDY, claiming, everything, made, study
 from scipy import stats
 
-from ppln.report import results
+from ppln.study import tables
+from ppln.study.claims import verdicts
+from ppln.study.rows import Row, Table
 
 
 def cells(text, title, section="### All systems"):
@@ -22,7 +25,7 @@ def cells(text, title, section="### All systems"):
 
 
 def test_the_table_has_means_and_deviations():
-    text = results.markdown(study(*everything()))
+    text = tables.markdown(STUDY, study(*everything()))
     ours = cells(text, "our network")
     assert ours["parameters"] == "11.00 M"
     assert ours["seeds"] == "3"
@@ -56,10 +59,10 @@ def test_the_table_has_means_and_deviations():
 
 def test_samples_in_which_nothing_moves_are_left_out_of_a_mean():
     some = everything()
-    assert "that move" not in results.markdown(study(*some))
+    assert "that move" not in tables.markdown(STUDY, study(*some))
     fixed = next(result for result in some if result["row"] == "blurry")
     fixed["sets"]["scenes"]["per_sample"]["psnr"] = [90.0, 31.0, 33.0]
-    text = results.markdown(study(*some))
+    text = tables.markdown(STUDY, study(*some))
     assert cells(text, "EDI")["PSNR, scenes that move"] == "32.00"
     # Per sample ours has 1 dB less, the same and 1 dB more than in the mean.
     assert cells(text, "our network")["PSNR, scenes that move"] == "34.75 ± 0.25"
@@ -70,10 +73,10 @@ def test_losses_are_counted_from_what_the_input_gains():
     """Not from what other methods gain that learn nothing either."""
     other = made("blurry", 0, 28.0) | {"row": "edi"}
     other["sets"]["scenes-53"]["metrics"]["psnr_unseen"] += 0.5  # better by 0.75 dB; the input by 0.25
-    rows = {**study()["rows"], "edi": {"title": "another", "paper": None}}
-    tables = [{"title": "All systems", "rows": list(rows)}]
+    rows = (*STUDY.rows, Row("edi", "another", "deblur-edi"))
+    four = replace(STUDY, rows=rows, tables=(Table("All systems", tuple(row.key for row in rows)),))
     for found in ([*everything(), other], [other, *everything()]):
-        text = results.markdown(study(*found, rows=rows, tables=tables))
+        text = tables.markdown(four, study(*found))
         assert "at the others, the blurry frame is 0.25 dB nearer to the truth" in text
         lost = "dB lost at unseen times, scenes-53"
         losses = [cells(text, title)[lost] for title in ("another", "EDI", "our network")]
@@ -81,25 +84,25 @@ def test_losses_are_counted_from_what_the_input_gains():
 
 
 def test_without_the_input_nothing_is_said_of_it():
-    text = results.markdown(study(*(made("ours", seed, 34.0) for seed in range(2))))
+    text = tables.markdown(STUDY, study(*(made("ours", seed, 34.0) for seed in range(2))))
     assert "nearer to the truth" not in text
     assert "nothing moves" not in text
     some = everything()
     some[-1]["sets"]["slider"]["per_sample"] = {}
     slider = next(result for result in some if result["row"] == "blurry")["sets"]["slider"]
     slider["per_sample"]["psnr"] = [90.0, 1.0, 1.0]  # the first test set alone has a column for it
-    assert "nothing moves" not in results.markdown(study(*some))
+    assert "nothing moves" not in tables.markdown(STUDY, study(*some))
 
 
 def test_every_line_of_a_table_is_as_long():
-    text = results.markdown(study(*everything(), claims=[("ours", "theirs", 0.5)]))
-    tables: list[list[str]] = [[]]
+    text = tables.markdown(claiming(("ours", "theirs", 0.5)), study(*everything()))
+    groups: list[list[str]] = [[]]
     for line in text.splitlines():
         if line.startswith("|"):
-            tables[-1].append(line)
-        elif tables[-1]:
-            tables.append([])
-    for table in filter(None, tables):
+            groups[-1].append(line)
+        elif groups[-1]:
+            groups.append([])
+    for table in filter(None, groups):
         assert len({len(line) for line in table}) == 1
         assert len({line.count("|") for line in table}) == 1
 
@@ -110,14 +113,14 @@ def test_networks_of_another_size_are_named():
         if result["row"] == "theirs":
             result["parameters"] = 5_000_000
     found.append({**made("other", 0, 31.0), "parameters": 11_200_000})
-    assert "have 11.0 M parameters within 5%, but for theirs (-55%)." in results.markdown(study(*found))
+    assert "have 11.0 M parameters within 5%, but for theirs (-55%)." in tables.markdown(STUDY, study(*found))
 
 
 def test_claims_are_judged_by_seeds():
     claims = [("ours", "theirs", 0.5), ("ours", "theirs", 2.0), ("theirs", "ours", 0), ("ours", "blurry", 1)]
     claims.append(("ours", "later", 0.0))
-    content = study(*everything(), claims=claims)
-    found = results.verdicts(content)
+    claimed, content = claiming(*claims), study(*everything())
+    found = verdicts(claimed, content["results"])
     assert [verdict.holds for verdict in found] == [True, False, False, True]
     differences = np.subtract(PSNR["ours"], PSNR["theirs"])
     assert found[0].difference == pytest.approx(differences.mean())
@@ -127,7 +130,7 @@ def test_claims_are_judged_by_seeds():
     against_fixed = stats.ttest_1samp(np.subtract(PSNR["ours"], 30.0), 0).confidence_interval(0.95)
     assert found[3].over_seeds == pytest.approx((against_fixed.low, against_fixed.high))
     assert found[0].over_samples == pytest.approx((1.0, 1.0))  # every sample differs by the same
-    text = results.markdown(content)
+    text = tables.markdown(claimed, content)
     row = cells(text, "our network > their network by 0.5 or more: PSNR, scenes", "### Claims")
     assert row["difference"] == "+1.00"
     assert row["holds"] == "yes"
@@ -138,7 +141,7 @@ def test_claims_are_judged_by_seeds():
 def test_a_claim_that_other_seeds_could_reverse_does_not_hold():
     found = [made("ours", seed, psnr) for seed, psnr in enumerate((30.0, 36.0))]
     found += [made("theirs", seed, 32.0) for seed in range(2)]
-    (verdict,) = results.verdicts(study(*found, claims=[("ours", "theirs", 0.5)]))
+    (verdict,) = verdicts(claiming(("ours", "theirs", 0.5)), found)
     assert verdict.difference == 1.0
     assert verdict.over_seeds is not None
     assert verdict.over_seeds[0] < 0
@@ -147,23 +150,23 @@ def test_a_claim_that_other_seeds_could_reverse_does_not_hold():
 
 def test_one_seed_has_no_interval():
     found = [made("ours", 1, 34.0), made("theirs", 0, 30.0), made("theirs", 1, 33.0)]
-    (verdict,) = results.verdicts(study(*found, claims=[("ours", "theirs", 0.5)]))
+    (verdict,) = verdicts(claiming(("ours", "theirs", 0.5)), found)
     assert (verdict.difference, verdict.seeds, verdict.over_seeds) == (1.0, 1, None)  # of the seed both have
     assert verdict.holds
 
 
 def test_no_difference_is_not_higher():
     found = [made("ours", 0, 33.0), made("theirs", 0, 33.0)]
-    (verdict,) = results.verdicts(study(*found, claims=[("ours", "theirs", 0)]))
+    (verdict,) = verdicts(claiming(("ours", "theirs", 0)), found)
     assert not verdict.holds
 
 
 def test_no_results():
-    assert results.markdown(study()) == "There are no results yet.\n"
+    assert tables.markdown(STUDY, study()) == "There are no results yet.\n"
 
 
 def test_metrics_that_are_not_finite_are_shown():
-    text = results.markdown(study(made("ours", 0, 34.0) | {"sets": {}}, made("blurry", 0, math.inf)))
+    text = tables.markdown(STUDY, study(made("ours", 0, 34.0) | {"sets": {}}, made("blurry", 0, math.inf)))
     assert cells(text, "EDI")["PSNR, scenes"] == "inf"
     assert cells(text, "our network")["PSNR, scenes"] == ""
 
@@ -171,17 +174,17 @@ def test_metrics_that_are_not_finite_are_shown():
 def test_a_page_gets_the_tables_between_its_markers(tmp_path):
     page, content = tmp_path / "results.md", study(*everything())
     page.write_text("# Results\n\n<!-- study deblur -->\nwas here\n<!-- end -->\n\nMore: <!-- end -->\n")
-    results.put(page, content)
+    tables.put(page, STUDY, content)
     once = page.read_text()
     assert once.startswith("# Results\n\n<!-- study deblur -->\n\nOne budget")
     assert once.endswith("\n<!-- end -->\n\nMore: <!-- end -->\n")
     assert "was here" not in once
-    assert results.markdown(content) in once
-    results.put(page, content)
+    assert tables.markdown(STUDY, content) in once
+    tables.put(page, STUDY, content)
     assert page.read_text() == once
     page.write_text("# Results\n")
     with pytest.raises(ValueError, match="has no line <!-- study deblur --> followed by <!-- end -->"):
-        results.put(page, content)
+        tables.put(page, STUDY, content)
     assert page.read_text() == "# Results\n"
     with pytest.raises(FileNotFoundError, match=r"there is no .*none.md; write one"):
-        results.put(tmp_path / "none.md", content)
+        tables.put(tmp_path / "none.md", STUDY, content)

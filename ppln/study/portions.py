@@ -8,12 +8,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from ppln.engine import stored
-from ppln.engine.compare import TOLERANCE
-from ppln.files import put_in_place
+from ppln.engine.compare import TOLERANCE, other_samples
+from ppln.files import write_whole
 from ppln.forms import NUMBER, SCALAR, Maybe, check_form, parse_json, shown
 from ppln.models.networks import NETWORKS
 from ppln.models.weights import plain_options
@@ -31,20 +30,18 @@ TRAINING = {
     "validation?": {str: NUMBER},
     "about": {"git": Maybe({"revision": str, "dirty": bool}), "versions": {str: str}},
 }
-_TRAINED = {"task": {"times_per_sample?": int}, "optimizer": {"learning_rate": float}}
+_TRAINED = {"task": {str: object}, "optimizer": {"learning_rate": float}}
 _SET = {
     "settings": {str: object},
     "samples": int,
     "data": {str: [float]},
     "metrics": {str: NUMBER},
     "per_sample": {str: [NUMBER]},
+    "parts?": {str: {str: {str: NUMBER}}},
 }
 _STUDY = {
     "study": str,
     "budget": {"task": {str: object}, "optimizer": {str: object}},
-    "rows": {str: {"title": str, "paper": Maybe(dict.fromkeys(("nrmse", "psnr", "ssim"), float))}},
-    "tables": [{"title": str, "rows": [str]}],
-    "claims": [{"ours": str, "theirs": str, "set": str, "least": float, "metric": str}],
     "results": [
         {
             "row": str,
@@ -70,11 +67,11 @@ def read(path: Path) -> Plain:
         check_form(study, _STUDY)
         for result in study["results"]:
             _complete(result, study["study"])
+        return {name: study[name] for name in _STUDY}
     except ValueError as error:
         raise ValueError(
             f"{path} is no study.json of `ppln reproduce` ({error}); move it away, or give another"
         ) from None
-    return study
 
 
 def _complete(result: Plain, task: str) -> None:
@@ -100,15 +97,14 @@ def write(path: Path, study: Mapping[str, Any]) -> None:
     content = {"format": _FORMAT, "version": _VERSION, **stored.plain(study)}
     text = json.dumps(content, indent=1, allow_nan=False)
     text = re.sub(r"(?<=\[)[-+.\de,\s]+(?=\])", lambda found: " ".join(found[0].split()), text)  # in one line
-    with put_in_place(path) as aside:
-        aside.write_text(text + "\n", encoding="utf-8")
+    write_whole(path, text + "\n")
 
 
 def merge(files: Sequence[Path]) -> Plain:
     """Several portions of one study as one. What they have of the same row and seed must agree: then the
     first is kept.
 
-    Titles, tables and claims are those of the last file.
+    Rows are in the order in which they come, and their seeds rise.
     """
     if not files:
         raise ValueError("files is empty; give one study.json or more")
@@ -144,28 +140,9 @@ def merge(files: Sequence[Path]) -> Plain:
                 new = {name: of for name, of in result["sets"].items() if name not in both}
                 result = {**known, "sets": {**known["sets"], **new}}
             results[key, seed] = path, result
-    last = studies[-1][1]
-    order = {key: k for k, key in enumerate(last["rows"])}
-    ranked = sorted(results, key=lambda name: (order.get(name[0], len(order)), name))
-    return {**last, "results": [results[name][1] for name in ranked]}
-
-
-def other_samples(was: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]) -> str | None:
-    """The column by which two test sets have other samples; None if they have the same.
-
-    Samples are compared themselves: folders may have any names, and scenes change with the code. A scene that
-    another machine made has a few other events, which count for more where there are few.
-    """
-    for column, values in was.items():
-        others = now.get(column, [])
-        same = len(values) == len(others) and math.isclose(fmean(values), fmean(others), rel_tol=TOLERANCE)
-        near = (
-            math.isclose(*pair, rel_tol=10 * TOLERANCE, abs_tol=1e-4)
-            for pair in zip(values, others, strict=False)
-        )
-        if not (same and all(near)):
-            return column
-    return None
+    order = {key: k for k, key in enumerate(rows)}
+    ranked = sorted(results, key=lambda name: (order[name[0]], name[1]))
+    return {**reference, "results": [results[name][1] for name in ranked]}
 
 
 def difference(was: Any, now: Any, where: str = "", *, rounding: float = 0.0) -> str | None:

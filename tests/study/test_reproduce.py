@@ -8,23 +8,26 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from line import Lines, register, settings
+from line import Line, Lines, register, settings
 
 from ppln import tasks
-from ppln.engine import checkpoint, provenance, reproduce, trained
-from ppln.engine.budget import Reproduce, train_settings
+from ppln.engine import checkpoint, provenance, trained
+from ppln.engine.evaluate import evaluate
 from ppln.engine.feed import Held, maker
-from ppln.engine.studies import STUDIES, Claim, Paper, Row, Study, Table
 from ppln.engine.train import Loop, train
 from ppln.engine.trained import find, home
 from ppln.files import alone
 from ppln.models import networks, weights
+from ppln.study import STUDIES, portions, reproduce, runner
+from ppln.study.budget import Reproduce, train_settings
+from ppln.study.rows import Claim, Column, Metric, Row, Study, Table
+from ppln.study.sets import Samples
 from ppln.tasks.deblur import Deblur
 
 TINY = Study(
@@ -33,13 +36,17 @@ TINY = Study(
         "optimizer": {"batch": 4, "steps": 6, "learning_rate": 0.01, "ema": 0.5},
         "machine": {"device": "cpu", "keep_samples": True},
     },
+    budget="One budget: {steps} steps of {batch}.",
+    metrics={"rmse": Metric("RMSE", 3, "lower")},
+    columns=(Column("rmse", "lines"),),
+    seeds=(0, 1),
     sets={"lines": {}, "few": {"val_samples": 3}},
     rows=(
-        Row("small", "a small one", "line-net", {"width": 3}, paper=Paper(0.1, 20.0, 0.5)),
+        Row("small", "a small one", "line-net", {"width": 3}, paper={"rmse": "0.1"}),
         Row("large", "a large one", "line-net", {"width": 5}, optimizer={"learning_rate": 0.02}),
     ),
     tables=(Table("All", ("small", "large")),),
-    claims=(Claim("large", "small", "lines", metric="rmse"),),
+    claims=(Claim("large", "small", "lines", "rmse"),),
 )
 
 
@@ -54,9 +61,7 @@ def line(monkeypatch):
 
 def run(out, study=TINY, **options):
     said: list[str] = []
-    done, _ = reproduce.reproduce(
-        study, Reproduce(out, **{"seeds": (0, 1), "device": "cpu", **options}), said.append
-    )
+    done, _ = reproduce.reproduce(study, Reproduce(out, **{"device": "cpu", **options}), said.append)
     return done, said
 
 
@@ -86,10 +91,6 @@ def test_a_study_is_done_once(tmp_path, monkeypatch):
     assert [(result["row"], result["seed"]) for result in study["results"]] == [
         ("small", 0), ("small", 1), ("large", 0), ("large", 1),
     ]  # fmt: skip
-    assert study["rows"]["small"] == {
-        "title": "a small one",
-        "paper": {"nrmse": 0.1, "psnr": 20.0, "ssim": 0.5},
-    }
     first = study["results"][0]
     assert first["parameters"] == 3 * 3 + 2 * 3 + 3 + 1
     training = first["training"]
@@ -115,7 +116,7 @@ def test_a_study_is_done_once(tmp_path, monkeypatch):
     working = (1 - float(logged["data_wait"])) / float(logged["samples_per_s"])
     assert training["seconds"] == pytest.approx(24 * working)
 
-    monkeypatch.setattr(reproduce.Runner, "_do", lambda *_: pytest.fail("done twice"))
+    monkeypatch.setattr(runner.Runner, "__call__", lambda *_: pytest.fail("done twice"))
     done, _ = run(out)
     assert done.now == []
     assert done.left == []
@@ -128,7 +129,7 @@ def test_what_is_kept_and_evaluated_is_the_average(tmp_path, monkeypatch):
         found.extend(dict(trained.find(folder, ema=ema).net.named_parameters()) for ema in (True, False))
         return trained.find(folder)
 
-    monkeypatch.setattr(reproduce, "find", spy)
+    monkeypatch.setattr(runner, "find", spy)
     run(tmp_path, rows=("small",), seeds=(0,))
     kept = dict(weights.read(tmp_path / "small" / "0" / "weights.safetensors")[0].named_parameters())
     average, last = ({name: w.bfloat16().float() for name, w in state.items()} for state in found)
@@ -187,10 +188,10 @@ def test_killed_anywhere_it_goes_on(tmp_path, monkeypatch, where):
     run(whole, seeds=(0,), rows=("small",))
     places = {
         "_save": (Loop, "_save"),
-        "weights": (reproduce.weights, "write"),
-        "study": (reproduce.portions, "write"),
+        "weights": (runner.weights, "write"),
+        "study": (portions, "write"),
     }
-    home, name = places.get(where, (reproduce, where))
+    home, name = places.get(where, (runner, where))
     real, dies = getattr(home, name), [0, False]  # at which call, and whether after it
 
     class Killed(BaseException):
@@ -224,7 +225,7 @@ def test_killed_anywhere_it_goes_on(tmp_path, monkeypatch, where):
 
 SCRIPT = """
 import sys
-sys.path[:0] = [sys.argv[2]]
+sys.path[:0] = sys.argv[2:]
 import torch
 torch.set_num_threads(1)
 from line import register
@@ -232,8 +233,8 @@ register()
 from dataclasses import replace
 from pathlib import Path
 from test_reproduce import TINY
-from ppln.engine.budget import Reproduce
-from ppln.engine.reproduce import reproduce
+from ppln.study.budget import Reproduce
+from ppln.study.reproduce import reproduce
 study = replace(TINY, settings={**TINY.settings, "optimizer": {**TINY.settings["optimizer"], "steps": 100}})
 print("begins", flush=True)
 reproduce(study, Reproduce(Path(sys.argv[1]), seeds=(0,), device="cpu"), lambda line: print(line, flush=True))
@@ -242,7 +243,7 @@ reproduce(study, Reproduce(Path(sys.argv[1]), seeds=(0,), device="cpu"), lambda 
 
 def test_a_killed_process_loses_nothing_that_was_done(tmp_path):
     out, words = tmp_path / "out", [sys.executable, "-c", SCRIPT]
-    words += [str(tmp_path / "out"), str(Path(__file__).parent)]
+    words += [str(tmp_path / "out"), *map(str, Path(__file__).parents[:2])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
@@ -313,7 +314,7 @@ def test_two_do_not_share_a_folder(tmp_path):
 def test_a_new_test_set_needs_no_training(tmp_path, monkeypatch):
     run(tmp_path, seeds=(0,))
     before = figures(tmp_path)
-    monkeypatch.setattr(reproduce.Runner, "_train", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(runner.Runner, "_train", lambda *_: pytest.fail("trained"))
     study = replace(TINY, sets={**TINY.sets, "one": {"val_samples": 1}})
     done, _ = run(tmp_path, study, seeds=(0,))
     assert len(done.now) == 2
@@ -327,18 +328,45 @@ def test_a_row_is_of_one_training(tmp_path, monkeypatch):
     run(tmp_path, seeds=(0,), rows=("small",))
     before = figures(tmp_path)["small", 0]
     shutil.rmtree(tmp_path / "small")
-    report = reproduce._from_log
-    monkeypatch.setattr(reproduce, "_from_log", lambda *of: {**report(*of), "loss": 99.0})
-    evaluated, evaluate = [], reproduce.Runner._evaluate
-    monkeypatch.setattr(
-        reproduce.Runner,
-        "_evaluate",
-        lambda self, net, name, *more: (evaluated.append(name), evaluate(self, net, name, *more))[1],
-    )
+    report = runner._from_log
+    monkeypatch.setattr(runner, "_from_log", lambda *of: {**report(*of), "loss": 99.0})
+    evaluated, real = [], runner.Runner._evaluate
+
+    def told(self, net, row, name, *more):
+        evaluated.append(name)
+        return real(self, net, row, name, *more)
+
+    monkeypatch.setattr(runner.Runner, "_evaluate", told)
     study = replace(TINY, sets={**TINY.sets, "one": {"val_samples": 1}})
     run(tmp_path, study, seeds=(0,), rows=("small",))
     assert before[0] != figures(tmp_path)["small", 0][0] == 99.0
     assert evaluated == ["lines", "few", "one"]
+
+
+@dataclass(frozen=True)
+class Scaled(Line):
+    scale: float = 1.0
+    """Of what the network is given."""
+
+    def batch(self, samples, positions, seed):
+        made = super().batch(samples, positions, seed)
+        return made._replace(x=made.x * self.scale)
+
+
+def test_rows_may_be_given_other_inputs(tmp_path):
+    """In training and in evaluation, on the same samples."""
+    tasks.TASKS["line"] = Scaled
+    small = TINY.rows[0]
+    rows = (small, replace(small, key="blind", task={"scale": 0.0}))
+    study = replace(TINY, rows=rows, later={"scale": 1.0}, claims=())
+    run(tmp_path, study, seeds=(0,))
+    seen, blind = read(tmp_path)["results"]
+    assert seen["sets"]["lines"]["data"] == blind["sets"]["lines"]["data"]
+    assert seen["sets"]["lines"]["settings"] == blind["sets"]["lines"]["settings"]
+    net, _ = weights.read(tmp_path / "blind" / "0" / "weights.safetensors")
+    wanted = evaluate(net, Scaled(val_samples=7, scale=0.0), "test").metrics
+    assert blind["sets"]["lines"]["metrics"] == pytest.approx(wanted)
+    assert run(tmp_path, study, seeds=(0,))[0].now == []
 
 
 def test_another_default_of_a_network_is_told(tmp_path, monkeypatch):
@@ -520,47 +548,10 @@ def test_deblurring_as_from_the_command_line(tmp_path):
 
 
 def test_rows_of_another_loss_have_the_same_samples():
-    same = reproduce.of_samples(Deblur(times_per_sample=14, edges=2.0))
-    assert same == reproduce.of_samples(Deblur())
-    assert same != reproduce.of_samples(Deblur(train_times=27))
-
-
-def test_several_trainings_at_once(tmp_path):
-    """benchmarks/study.py finds what `reproduce` finds, and goes on where it stopped."""
-    small = {
-        "steps": 2,
-        "batch": 2,
-        "height": 32,
-        "width": 32,
-        "train_samples": 4,
-        "val_samples": 1,
-        "test_samples": 1,
-    }
-    words = [f"--{name.replace('_', '-')}={value}" for name, value in small.items()]
-    words += ["--device=cpu", "--precision=32", "--textures=scikit-image", "--processes=2", "--minutes=9"]
-    script = Path(__file__).parents[2] / "benchmarks" / "study.py"
-
-    def portion(*rows: str) -> str:
-        command = [sys.executable, str(script), str(tmp_path / "several"), *words, "--rows", *rows]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-    assert "3 rows and seeds are left" in portion("unet-14")
-    part = tmp_path / "several" / "process-0" / "study.json"  # as if it had been killed before the end
-    (tmp_path / "several" / "study.json").rename(part)
-    assert "0 rows and seeds are left" in portion("unet-14")
-    assert not part.exists()
-    options = {**small, "rows": ("unet-14",), "precision": "32", "textures": "scikit-image"}
-    run(tmp_path / "alone", STUDIES["deblur"], **options)
-    found, wanted = (figures(tmp_path / name) for name in ("several", "alone"))
-    assert found.keys() == {("unet-14", 0), ("unet-14", 1), ("unet-14", 2)}
-    for key, (loss, _, sets) in wanted.items():  # processes may have other numbers of threads
-        assert found[key][0] == pytest.approx(loss, rel=1e-5)
-        for name, metrics in sets.items():
-            assert found[key][2][name] == pytest.approx(metrics, rel=1e-4)
-
-    assert "3 rows and seeds are left" in portion("unet-14", "--rates=unet-14=0.5", "--overwrite")
-    rates = [r["settings"]["optimizer"]["learning_rate"] for r in read(tmp_path / "several")["results"]]
-    assert rates == [0.5, 0.5, 0.5]
+    samples = Samples(STUDIES["deblur"].later)
+    same = samples.data(Deblur(times_per_sample=14, edges=2.0))
+    assert same == samples.data(Deblur())
+    assert same != samples.data(Deblur(train_times=27))
 
 
 def test_other_learning_rates(tmp_path):
@@ -586,6 +577,8 @@ def test_other_learning_rates(tmp_path):
         ({"rows": ("small", "small")}, "rows are small, small; give each once"),
         ({"seeds": (1, 1)}, r"seeds are \(1, 1\); give one or more, each once"),
         ({"steps": 0}, "steps is 0; give 1 or more"),
+        ({"processes": 0}, "processes is 0; give 1 or more"),
+        ({"seeds": ()}, r"seeds are \(\); give one or more"),
         ({"seeds": (-1,)}, r"seeds are \(-1,\); give one or more, each once, none below 0"),
     ],
 )

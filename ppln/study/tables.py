@@ -1,0 +1,292 @@
+"""Tables of a study, in Markdown, from what portions.py read of study.json files.
+
+    put(Path("docs/results.md"), STUDIES["deblur"], merge([Path("a/study.json"), Path("b/study.json")]))
+
+Figures are means over seeds ± standard deviation. The paper's stand beside, in columns of their own.
+"""
+
+import math
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+from ppln.engine.statistics import Interval
+from ppln.files import check_target, write_whole
+from ppln.forms import check_form
+from ppln.markdown import grid
+from ppln.study.claims import judge
+from ppln.study.portions import Plain
+from ppln.study.rows import Column, Study, Table
+
+SAME_SIZE = 0.05  # networks whose parameters differ by no more count as equally large
+Grouped = Mapping[str, list[Plain]]  # results by row
+
+
+def put(page: Path, study: Study, found: Mapping[str, Any]) -> None:
+    """Put the tables into a page of Markdown, between its lines `<!-- study NAME -->` and `<!-- end -->`."""
+    before, after = around(page, study.task)
+    write_whole(page, f"{before}\n\n{markdown(study, found)}\n{after}")
+
+
+def around(page: Path, name: str) -> tuple[str, str]:
+    """What a page has up to the first of these lines, and from the second on."""
+    start, end = f"<!-- study {name} -->", "<!-- end -->"
+    if not page.is_file():
+        raise FileNotFoundError(f"there is no {page}; write one that has the lines {start} and {end}")
+    check_target(page, overwrite=True)  # it can be replaced
+    try:
+        before, found, rest = page.read_text(encoding="utf-8").partition(start)
+    except UnicodeDecodeError:
+        raise ValueError(f"{page} is no text; give a page of Markdown") from None
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"{page} has no line {start} followed by {end}; add both")
+    return before + start, end + after
+
+
+def markdown(study: Study, found: Mapping[str, Any]) -> str:
+    """All tables, the claims, and what the trainings took. found: what a study.json has."""
+    if not found["results"]:
+        return "There are no results yet.\n"
+    grouped: dict[str, list[Plain]] = {}
+    for result in study.ordered(found["results"]):
+        grouped.setdefault(result["row"], []).append(result)
+    parts = [_about(study, found, grouped)]
+    for table in study.tables:
+        made = _table(study, table, grouped) if table.by is None else _by_parts(study, table, grouped)
+        parts += [f"### {table.title}", made]
+    if study.claims:
+        parts += ["### Claims", _claims(study, found["results"])]
+    parts += ["### What it took", _training(study, grouped)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _about(study: Study, found: Mapping[str, Any], grouped: Grouped) -> str:
+    sets = _sets(grouped)
+    units = f"; {study.units}" if study.units else ""
+    lines = [
+        _budget(study, found["budget"]),
+        "Test sets: " + ", ".join(f"{name} ({samples:,} samples)" for name, samples in sets.items()) + ".",
+        f"Mean ± standard deviation over seeds{units}. Weights are evaluated as stored, in bfloat16.",
+    ]
+    shown = [(column, name) for column, name in _columns(study, grouped) if column.note]
+    for column, name in shown:
+        if column.over and (value := _start(column, name, grouped)):
+            lines.append(column.note.format(set=name, value=value))
+    for column, name in shown:
+        if column.below:
+            lines.append(column.note.format(set=name, count=len(_left_out(column, name, grouped))))
+    sizes = {key: mine[0]["parameters"] for key, mine in grouped.items() if mine[0]["training"]}
+    if sizes and (middle := median(sizes.values())):
+        off = [
+            f"{key} ({size / middle - 1:+.0%})"
+            for key, size in sizes.items()
+            if abs(size / middle - 1) > SAME_SIZE
+        ]
+        lines.append(
+            f"Trained networks have {middle / 1e6:.1f} M parameters within {SAME_SIZE:.0%}"
+            + (f", but for {', '.join(off)}." if off else ".")
+        )
+    return "\n".join(lines)
+
+
+def _budget(study: Study, budget: Mapping[str, Any]) -> str:
+    settings = {**budget["task"], **budget["optimizer"]}
+    names = [name for _, name, _, _ in string.Formatter().parse(study.budget) if name]
+    check_form(settings, dict.fromkeys(names, int), "budget")
+    return study.budget.format(**settings)
+
+
+def _table(study: Study, table: Table, grouped: Grouped) -> str:
+    columns = _columns(study, grouped)
+    papers = {row.key: row.paper for row in study.rows}
+    paper = study.paper if any(papers.get(key) for key in table.rows) else ()
+    titles = [column.title.format(set=name, metric=_metric(study, column.metric)) for column, name in columns]
+    told = [f"{_metric(study, metric)}, paper ({study.paper_data})" for metric in paper]
+    rows = [["", "parameters", "seeds", *titles, *told]]
+    for key in table.rows:
+        mine = grouped.get(key, [])
+        cells = [study.title(key), "", ""]
+        if mine:
+            size, trained = mine[0]["parameters"], mine[0]["training"]
+            cells[1:] = f"{size / 1e6:.2f} M" if size else "none", str(len(mine)) if trained else ""
+        for column, name in columns:
+            cells.append(_mean(_of_column(column, name, mine, grouped), _digits(study, column.metric)))
+        rows.append(cells + [papers.get(key, {}).get(metric, "") for metric in paper])
+    return grid(rows)
+
+
+def _by_parts(study: Study, table: Table, grouped: Grouped) -> str:
+    """The first metric on the first test set, a line for each part of it."""
+    metric, name = study.metric, next(iter(study.sets))
+    rows = [[f"{_metric(study, metric)}, {name}, by {table.by}", *map(study.title, table.rows)]]
+    found: dict[str, dict[str, list[float]]] = {}  # by part, by row
+    for key in table.rows:
+        for result in grouped.get(key, []):
+            parts = result["sets"].get(name, {}).get("parts", {}).get(table.by, {})
+            for part, metrics in parts.items():
+                if metric in metrics:
+                    found.setdefault(part, {}).setdefault(key, []).append(float(metrics[metric]))
+    for part in sorted(found, key=lambda part: (len(part), part)):
+        cells = [_mean(found[part].get(key, []), _digits(study, metric)) for key in table.rows]
+        rows.append([table.labels.get(part, part), *cells])
+    return grid(rows)
+
+
+def _sets(grouped: Grouped) -> dict[str, int]:
+    """The test sets that there are results of, and how many samples each has."""
+    every = (result["sets"] for mine in grouped.values() for result in mine)
+    return {name: of["samples"] for sets in every for name, of in sets.items()}
+
+
+def _columns(study: Study, grouped: Grouped) -> list[tuple[Column, str]]:
+    """With their test sets, as far as there are results of these."""
+    found: list[tuple[Column, str]] = []
+    for column in study.columns:
+        names = [name for name in _sets(grouped) if name not in study.sets]
+        names = [column.set] if column.set in _sets(grouped) else names if column.set is None else []
+        found += [(column, name) for name in names if not column.below or _left_out(column, name, grouped)]
+    return found
+
+
+def _of_column(column: Column, name: str, mine: Sequence[Plain], grouped: Grouped) -> list[float]:
+    """What a row has in a column, of each seed."""
+    if column.below:
+        out = _left_out(column, name, grouped)
+        columns = [of["sets"][name]["per_sample"].get(column.metric, []) for of in mine if name in of["sets"]]
+        kept = [[float(v) for i, v in enumerate(values) if i not in out] for values in columns]
+        return [fmean(values) for values in kept if values]
+    if column.less is None:
+        return [*_values(mine, name, column.metric).values()]
+    return [_start(column, name, grouped) - gain for gain in _gained(column, name, mine)]
+
+
+def _gained(column: Column, name: str, mine: Iterable[Plain]) -> list[float]:
+    """How much larger the metric `less` is than the column's, of each seed."""
+    first, less = (_values(mine, name, metric) for metric in (column.metric, column.less or ""))
+    return [less[seed] - first[seed] for seed in first if seed in less]
+
+
+def _start(column: Column, name: str, grouped: Grouped) -> float:
+    """What a difference of two metrics is counted from."""
+    return next(iter(_gained(column, name, grouped.get(column.over or "", []))), 0.0)
+
+
+def _left_out(column: Column, name: str, grouped: Grouped) -> set[int]:
+    """The samples that are not below what the column wants."""
+    row, limit = column.below or ("", math.inf)
+    mine = [of["sets"][name] for of in grouped.get(row, []) if name in of["sets"]]
+    columns = [of["per_sample"].get(column.metric, []) for of in mine]
+    return {i for values in columns for i, value in enumerate(values) if float(value) >= limit}
+
+
+def _values(mine: Iterable[Plain], name: str, metric: str) -> dict[int, float]:
+    """By seed."""
+    return {
+        result["seed"]: float(result["sets"][name]["metrics"][metric])
+        for result in mine
+        if metric in result["sets"].get(name, {}).get("metrics", {})
+    }
+
+
+def _metric(study: Study, name: str) -> str:
+    return study.metrics[name].title if name in study.metrics else name
+
+
+def _digits(study: Study, name: str) -> int:
+    return study.metrics[name].digits if name in study.metrics else study.metrics[study.metric].digits
+
+
+def _mean(values: Sequence[float], digits: int) -> str:
+    if not values:
+        return ""
+    text = f"{fmean(values):.{digits}f}"
+    if len(values) < 2:
+        return text
+    deviation = stdev(values) if all(map(math.isfinite, values)) else math.nan
+    return f"{text} ± {deviation:.{digits}f}"
+
+
+def _claims(study: Study, results: Sequence[Plain]) -> str:
+    more = ["p, one-tailed"] if study.one_tailed else []
+    rows = [["claim", "difference", "95 % over seeds", "95 % over samples", *more, "seeds", "holds"]]
+    for claim in study.claims:
+        metric = study.metrics[claim.metric]
+        sign, digits = ">" if metric.better == "higher" else "<", metric.digits
+        least = f" by {claim.least:g} or more" if claim.least else ""
+        text = f"{study.title(claim.ours)} {sign} {study.title(claim.theirs)}{least}"
+        text += f": {metric.title}, {claim.set}"
+        verdict = judge(study, claim, results)
+        if verdict is None:
+            rows.append([text, "", "", "", *([""] if more else []), "0", "not measured"])
+            continue
+        cells = [_interval_text(of, digits) for of in (verdict.over_seeds, verdict.over_samples)]
+        if more:
+            cells.append("" if verdict.p is None else f"{verdict.p:.2g}")
+        holds = "yes" if verdict.holds else "no"
+        rows.append([text, f"{verdict.difference:+.{digits}f}", *cells, str(verdict.seeds), holds])
+    above = {metric.better for metric in (study.metrics[claim.metric] for claim in study.claims)}
+    side = "above 0" if above == {"higher"} else "on its side of 0"
+    note = (
+        "A claim holds if the difference is large enough and, with two seeds or more, its interval over "
+        f"seeds is {side}."
+    )
+    if more:
+        note += " p: Welch's t test, of all seeds of both rows, that ours is not better."
+    return f"{grid(rows)}\n\n{note}"
+
+
+def _interval_text(interval: Interval | None, digits: int) -> str:
+    return "" if interval is None else f"{interval[0]:+.{digits}f} to {interval[1]:+.{digits}f}"
+
+
+def _training(study: Study, grouped: Grouped) -> str:
+    metric, digits = study.metric, _digits(study, study.metric)
+    frames = [study.frames[0]] if study.frames else []
+    head = [
+        "",
+        "learning rate",
+        "samples",
+        *frames,
+        "loss at the end",
+        f"{_metric(study, metric)}, validation",
+    ]
+    rows = [[*head, "seconds", "samples/s", "on"]]
+    for key, mine in grouped.items():
+        told = [result["training"] for result in mine if result["training"]]
+        if not told:
+            continue
+        settings = mine[0]["settings"]
+        samples = told[0]["samples"]
+        if study.frames:
+            check_form(settings["task"], {f"{study.frames[1]}?": int}, f"{key}: settings.task")
+            frames = [f"{samples * settings['task'].get(study.frames[1], 1):,}"]
+        checked = [float(of["validation"][metric]) for of in told if metric in of.get("validation", {})]
+        rows.append(
+            [
+                study.title(key),
+                f"{settings['optimizer']['learning_rate']:g}",
+                f"{samples:,}",
+                *frames,
+                _mean([training["loss"] for training in told], 4),
+                _mean(checked, digits),
+                f"{fmean(training['seconds'] for training in told):.0f}",
+                f"{median(training['samples_per_s'] for training in told):.0f}",
+                ", ".join(sorted({training["on"] for training in told})),
+            ]
+        )
+    every = (result["training"] for mine in grouped.values() for result in mine)
+    abouts = [training["about"] for training in every if training]
+    revisions = sorted({_revision(about["git"]) for about in abouts})
+    versions = sorted({about["versions"].get("torch", "unknown") for about in abouts})
+    note = (
+        "Seconds are without waiting for samples, which the first training of a machine makes for all. "
+        f"Revisions: {', '.join(revisions) or 'none'}. torch {', '.join(versions) or 'none'}."
+    )
+    return f"{grid(rows)}\n\n{note}"
+
+
+def _revision(git: Mapping[str, Any] | None) -> str:
+    return f"{git['revision'][:12]}{' with changes' if git['dirty'] else ''}" if git else "unknown"

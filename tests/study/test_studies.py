@@ -1,0 +1,80 @@
+"""The rows of studies: of one budget, tuned alike, and those that the results in the repository are of."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ppln.models.networks import without_memory
+from ppln.study import STUDIES, portions, tune
+from ppln.study.budget import Reproduce, row_settings, train_settings
+from ppln.study.rows import Study
+from ppln.tasks import TASKS
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+@pytest.mark.parametrize("row", STUDIES["deblur"].rows, ids=lambda row: row.key)
+def test_rows_of_deblurring_are_equally_large(row, tmp_path):
+    parameters = sum(p.numel() for p in without_memory(row.model, row.options).parameters())
+    if not row.trained:
+        assert parameters == 0
+        return
+    assert row.key == "eslnet-fine" or 10.3e6 <= parameters <= 11.4e6, f"{parameters:,}"
+    built = train_settings(STUDIES["deblur"], row, 1, Reproduce(tmp_path))
+    assert built.optimizer.steps == 1000
+    assert built.task.train_samples == 12_288
+
+
+def test_rows_of_deblurring_are_tuned(tmp_path):
+    """They have the learning rate and the loss that `ppln reproduce deblur --tune` chose."""
+    study = STUDIES["deblur"]
+    found = json.loads((RESULTS / "tune.json").read_text())["tried"]
+    assert set(found) == set(study.search.rows)
+    full = [portions.read(RESULTS / name) for name in ("study.json", "study-rates.json")]
+    for key, tried in found.items():
+        assert tune.is_complete(study, tried), key
+        best = tune.choice(study, tried, tune.in_full(study, key, full))
+        train = train_settings(study, study.row(key), 0, Reproduce(out=tmp_path))
+        has = {"learning_rate": train.optimizer.learning_rate, "edges": train.task.edges}
+        assert has == pytest.approx({name: best[name] for name in has}), key
+
+
+def test_the_study_that_is_kept_is_of_these_rows(tmp_path):
+    """By all that decides a result, defaults of networks included: who changes one has to do it again."""
+    study, how = STUDIES["deblur"], Reproduce(tmp_path, textures="made+video")
+    for name in ("study.json", "study-more.json", "study-seeds.json"):
+        for result in json.loads((RESULTS / name).read_text())["results"]:
+            now = row_settings(study, study.row(result["row"]), result["seed"], how)
+            assert result["settings"] == now, result["row"]
+
+    for result in json.loads((RESULTS / "study-rates.json").read_text())["results"]:
+        settings = row_settings(study, study.row(result["row"]), result["seed"], how)
+        assert portions.difference(result["settings"], settings).startswith("optimizer.learning_rate ")
+        settings["optimizer"]["learning_rate"] = result["settings"]["optimizer"]["learning_rate"]
+        assert result["settings"] == settings, result["row"]
+
+
+def assert_sound(study: Study) -> None:
+    """What a study names is there."""
+    keys = [row.key for row in study.rows]
+    assert len(set(keys)) == len(keys)
+    assert {key for table in study.tables for key in table.rows} == set(keys)
+    assert {table.by for table in study.tables} <= {None, *study.parts}
+    assert {key for claim in study.claims for key in (claim.ours, claim.theirs)} <= set(keys)
+    assert {claim.metric for claim in study.claims} | set(study.paper) <= set(study.metrics)
+    assert {metric for row in study.rows for metric in row.paper} <= set(study.paper)
+    assert {column.set for column in study.columns} <= {None, *study.sets}
+    assert {column.over for column in study.columns} <= {None, *keys}
+    assert {column.below[0] for column in study.columns if column.below} <= set(keys)
+    directions = TASKS[study.task].metrics
+    for name, metric in study.metrics.items():
+        assert metric.better == directions.get(name, metric.better), name
+    if study.search:
+        assert set(study.search.rows) <= set(keys)
+
+
+def test_studies_are_sound():
+    for study in STUDIES.values():
+        assert_sound(study)
+        assert {claim.set for claim in study.claims} <= {*study.sets, "slider"}  # windows, by that name

@@ -6,6 +6,7 @@ import re
 import pytest
 from test_studies import assert_sound
 
+from ppln.engine import provenance
 from ppln.study import tables, tune
 from ppln.study.budget import Reproduce
 from ppln.study.claims import verdicts

@@ -9,6 +9,7 @@ from line import register
 from test_reproduce import TINY
 
 from ppln import cli, tasks
+from ppln.engine import provenance
 from ppln.models import networks
 from ppln.study import STUDIES, tune
 from ppln.study.budget import Reproduce

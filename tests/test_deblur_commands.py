@@ -68,7 +68,7 @@ def test_a_recording_becomes_a_film(blurry, recording, monkeypatch, tmp_path, ca
     said = capsys.readouterr().out
     assert "14 frames of 1 blurry ones" in said
     assert re.search(
-        r"the mean of 14 frames over an exposure is within [\d.e-]+ / 255 of the blurry one", said
+        r"mean of an exposure's sharp frames differs from the blurry one by [\d.e-]+ of 255 grey levels", said
     )
 
 

@@ -181,7 +181,7 @@ def test_what_is_trained_is_evaluated_whatever_the_time(tmp_path, monkeypatch):
     assert read(tmp_path)["results"][0]["sets"].keys() == TINY.sets.keys()
 
 
-@pytest.mark.parametrize("where", ["_save", "weights", "evaluate", "find", "put_in_place", "study"])
+@pytest.mark.parametrize("where", ["_save", "weights", "evaluate", "find", "write_json", "study"])
 def test_killed_anywhere_it_goes_on(tmp_path, monkeypatch, where):
     """At each call of a function in turn, once before it and once after it."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -126,6 +126,14 @@ def page(found: dict[str, Any], figure: str) -> str:
         cells = [found[name]["quantiles"][key] for name in names]
         told = [" / ".join(f"{v:.2f}" for v in cell) if cell else "" for cell in cells]
         lines.append(f"| {words} | {' | '.join(told)} |")
+    outside = [
+        f"{TOLD[key]} of {name} ({cell[1]:.2f})"
+        for name in names[1:]
+        for key, cell in found[name]["quantiles"].items()
+        if cell
+        and not found[names[0]]["quantiles"][key][0] <= cell[1] <= found[names[0]]["quantiles"][key][2]
+    ]
+    lines += ["", f"Medians outside the range of scenes: {'; '.join(outside) or 'none'}."]
     return "\n".join(lines) + "\n"
 
 
@@ -134,6 +142,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
     matplotlib.use("agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     figure, axes = plt.subplots(3, 4, figsize=(13, 6.5), layout="constrained")
     for axis, key in zip(axes.flat, TOLD, strict=True):
@@ -147,6 +156,9 @@ def draw(found: dict[str, Any], path: Path) -> None:
         axis.set_title(TOLD[key], fontsize=8)
         if key not in ("silent", "first", "last"):
             axis.set_xscale("log")
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
+            axis.xaxis.set_major_formatter(ScalarFormatter())
+            axis.xaxis.set_minor_formatter(NullFormatter())
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

@@ -23,6 +23,7 @@ import argparse
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -153,10 +154,11 @@ def draw(found: dict[str, Any], path: Path) -> None:
                 axis.plot(cell[1], k, "o", color=f"C{k}")
         axis.set_yticks(range(len(found)), list(reversed(found)))
         axis.set_ylim(-0.6, len(found) - 0.4)
-        axis.set_title(TOLD[key], fontsize=8)
+        axis.set_title(fill(TOLD[key], 44), fontsize=8)
         if key not in ("silent", "first", "last"):
             axis.set_xscale("log")
-            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
+            low, high = axis.get_xlim()
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1,)))
             axis.xaxis.set_major_formatter(ScalarFormatter())
             axis.xaxis.set_minor_formatter(NullFormatter())
     figure.savefig(path, dpi=110)

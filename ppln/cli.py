@@ -331,7 +331,7 @@ def _deblur(arguments: list[str]) -> None:
 
 def _prepare(words: list[str]) -> None:
     from ppln.datasets import hqf
-    from ppln.datasets.prepare import Done, Summary, prepare
+    from ppln.datasets.prepare import Done, Preparation, prepare
     from ppln.datasets.source import SPLITS
     from ppln.datasets.windows import Split
     from ppln.events.io import printable
@@ -341,7 +341,7 @@ def _prepare(words: list[str]) -> None:
     what, *arguments = words or ["--help"]
     cores = os.cpu_count() or 1
 
-    def make(raw: Any, out: Path, *, verify: bool, **options: Any) -> Summary:
+    def make(raw: Any, out: Path, *, verify: bool, **options: Any) -> Preparation:
         with Progress("prepare") as progress:
 
             def report(done: Done, number: int, total: int) -> None:

@@ -86,7 +86,7 @@ _SYSTEMS = (
 )
 _OTHERS = (*_SYSTEMS, "eslnet-fine", "ecir-balanced", "unet-t-balanced", "unet-14-balanced", "head-plain")
 _RIVALS = ("edi", "eslnet", "eslnet-fine", "eslnet-pp", "ecir", "ecir-balanced", "deblursr", "ppln")
-# The kind that is shipped; and the PP head, the best by validation of those that have one budget and lose less
+# The kind that is shipped; and the PP head, the best by validation of those with one budget that lose less
 # than 0.3 dB at unseen times.
 _BEST = ("head-around", "head-pp")
 _KINDS = ("", "-residual", "-balanced")

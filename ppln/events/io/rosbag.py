@@ -35,7 +35,7 @@ LONGEST_MAGIC = 32  # bytes of the first line
 LARGEST_CHUNK = 1 << 28  # bytes, decompressed; those of real bags have a million
 PIECE = 1 << 17  # events decoded at a time: what is made of them stays in the processor's cache
 
-ImuSample = tuple[int, tuple[float, ...], tuple[float, ...]]  # microseconds; m/s2 and radians/s along x, y and z
+ImuSample = tuple[int, tuple[float, ...], tuple[float, ...]]  # us; m/s2 and radians/s along x, y and z
 
 
 def matches(path: Path, head: bytes) -> bool:

@@ -23,12 +23,11 @@ FRAMES, ROUNDS = 14, 7
 
 
 def networks(gpu: bool) -> dict[str, nn.Module]:
-    rows = {row.key: row for row in STUDIES["deblur"].rows}
+    rows = [STUDIES["deblur"].row(key) for key in ("head-around", "head-pp")]
     made = {
         "deblur-ppln-head-small": create_model("deblur-ppln-head-small"),
         "deblur-ppln-head": create_model("deblur-ppln-head"),
-        "as shipped, of the study": create_model(rows["head-around"].model, **rows["head-around"].options),
-        "all PP, of the study": create_model(rows["head-pp"].model, **rows["head-pp"].options),
+        **{f"{row.title}, of the study": create_model(row.model, **row.options) for row in rows},
         "deblur-unet-14, width 48": create_model("deblur-unet-14", width=48),
         "deblur-edi": create_model("deblur-edi"),
     }

@@ -7,7 +7,7 @@ Batches of 14 frames and 4 substeps, with cameras drawn at random. All textures 
 `cpu_ms` is the processor's own time, which tells more where a machine is busy with other things. On a CPU
 there is also a DataLoader with as many workers, of one thread each, as there are cores.
 
-On a GPU there is also Scenes.maker, captured in a CUDA graph. `first_s` is what the first batch takes,
+On a GPU there is also Scenes.captured, captured in a CUDA graph. `first_s` is what the first batch takes,
 `memory_gib` what the GPU holds at most, and `differs` which part of the counts of events differ from those of
 Scenes.batch.
 """
@@ -54,7 +54,7 @@ def pace(
 def captured(scenes: Scenes, batch: int, at_least_s: float) -> dict[str, Any]:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    make, start = scenes.maker(batch, "cuda"), now("cuda")
+    make, start = scenes.captured(batch, "cuda"), now("cuda")
     first = make(range(batch))
     first_s, memory_gib = now("cuda") - start, torch.cuda.max_memory_reserved() / 2**30
     differs = (first.histogram != scenes.batch(range(batch), "cuda").histogram).double().mean().item()

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ppln.engine.compare import spread
+from ppln.engine.compare import estimate
 from ppln.study import portions
 
 SETS = ("scenes", "slider")
@@ -60,7 +60,7 @@ def differences(study: dict[Key, dict[str, Any]], row: str, other: str, name: st
     if len(theirs) == 1:  # nothing is trained
         theirs = dict.fromkeys(mine, *theirs.values())
     values = [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
-    mean, interval = fmean(values), spread(values).interval
+    mean, interval = fmean(values), estimate(values).interval
     by = " ".join(f"{value:+.2f}" for value in values)
     within = f" ({interval[0]:+.3f} to {interval[1]:+.3f})" if interval else ""
     return f" {name} {mean:+.3f}{within} by seed {by};"

@@ -59,7 +59,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
 
     people = People(args.split, motions=args.motions)
-    shot, sample = people.shot([args.index]), people[args.index]
+    placement, sample = people.placement([args.index]), people[args.index]
     middle = max(int(sample.times_us[5]), AROUND_US // 2)
     times = torch.linspace(middle - AROUND_US // 2, middle + AROUND_US // 2, 13).long()
     light, joints = people.draw([args.index], times[None])
@@ -90,8 +90,8 @@ def main() -> None:
     figure.savefig(args.out / "people.png", dpi=90)
 
     report = {
-        "clip": people.clips.names[int(shot.clip)],
-        "stature_mm": round(float(shot.stature)),
+        "clip": people.clips.names[int(placement.clip)],
+        "stature_mm": round(float(placement.stature)),
         "joints": list(JOINTS),
         "events_in_frame": sample.events.tolist(),
         "frame_ms": (sample.times_us.diff() / 1000).tolist(),

@@ -331,7 +331,7 @@ def _deblur(arguments: list[str]) -> None:
 
 def _prepare(words: list[str]) -> None:
     from ppln.datasets import hqf
-    from ppln.datasets.prepare import Done, Summary, prepare
+    from ppln.datasets.prepare import Done, Preparation, prepare
     from ppln.datasets.source import SPLITS
     from ppln.datasets.windows import Split
     from ppln.events.io import printable
@@ -341,7 +341,7 @@ def _prepare(words: list[str]) -> None:
     what, *arguments = words or ["--help"]
     cores = os.cpu_count() or 1
 
-    def make(raw: Any, out: Path, *, verify: bool, **options: Any) -> Summary:
+    def make(raw: Any, out: Path, *, verify: bool, **options: Any) -> Preparation:
         with Progress("prepare") as progress:
 
             def report(done: Done, number: int, total: int) -> None:
@@ -641,6 +641,7 @@ def _reproduce(words: list[str]) -> None:
 
     from ppln.study import tables, tune
     from ppln.study.budget import Reproduce
+    from ppln.study.page import check_page, search_file, write_page
     from ppln.study.portions import FILE
     from ppln.study.reproduce import reproduce
 
@@ -655,11 +656,11 @@ def _reproduce(words: list[str]) -> None:
             add: More study.json files, which this command wrote elsewhere, as on another machine: what is in
                 them counts as done. With --tune: they have trainings in full, which decide between rates that
                 are close. Default: none.
-            page: Put the tables into this page of Markdown, between its lines <!-- study NAME --> and
-                <!-- end -->, in place of what is there. Default: print them.
+            page: Write all of it as a page of Markdown, with how learning rates were searched, by the
+                tune.json in OUT or beside the files of --add. Default: print the tables.
         """
         if page is not None:
-            tables.around(page, name)  # an error now, rather than after all trainings
+            check_page(page, STUDIES[name])  # an error now, rather than after all trainings
         if how.tune and page is not None:
             raise ValueError(f"--page is {page}, but --tune makes no tables; leave it out")
         if how.tune:
@@ -671,7 +672,8 @@ def _reproduce(words: list[str]) -> None:
         if page is None:
             print(tables.markdown(STUDIES[name], found))
         elif found["results"]:
-            tables.put(page, STUDIES[name], found)
+            searched = search_file([how.out, *(file.parent for file in add)])
+            write_page(page, STUDIES[name], found, searched)
             print(f"wrote {page}")
         else:
             print(f"there are no results yet; {page} is left as it is")

@@ -94,7 +94,7 @@ def register() -> None:
     from ppln.models import networks
 
     tasks.TASKS["line"] = Line
-    networks.NETWORKS["line-net"] = networks.Network(LineNet, "x [B, 2]", "[B, T]")
+    networks.NETWORKS["line-net"] = networks.NetworkSpec(LineNet, "x [B, 2]", "[B, T]")
 
 
 def settings(out: Any, **values: Any) -> Any:

@@ -148,3 +148,13 @@ def test_imports_are_seen(tmp_path, monkeypatch):
     }.items():
         path.write_text(text)
         assert imports(path) == want, text
+
+
+def test_a_class_name_means_one_thing():
+    """In the whole package: a reader who meets it again has not to ask which."""
+    found: dict[str, set[str]] = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, set()).add(str(path.relative_to(PACKAGE)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}

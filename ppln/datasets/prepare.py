@@ -46,11 +46,11 @@ class Done(NamedTuple):
     seconds: float
 
 
-Progress = Callable[[Done, int, int], None]  # how many are done, of how many
+OnDone = Callable[[Done, int, int], None]  # how many are done, of how many
 
 
 @dataclass(frozen=True)
-class Summary:
+class Preparation:
     manifest: Manifest
     made: tuple[str, ...]
     kept: tuple[str, ...]
@@ -81,8 +81,8 @@ def prepare(
     workers: int = 1,
     verify: bool = False,
     overwrite: bool = False,
-    progress: Progress | None = None,
-) -> Summary:
+    progress: OnDone | None = None,
+) -> Preparation:
     """Make the windows of recordings, and a manifest, in the folder `out`.
 
     raw         a recording, a folder of recordings, or a list of such; NAME.bag becomes NAME.h5
@@ -157,7 +157,7 @@ def prepare(
         raise failed[0]
     if failed:
         raise ValueError(f"{len(failed)} of {len(jobs)} recordings failed: {'; '.join(map(str, failed))}")
-    return Summary(manifest, tuple(sorted(made)), tuple(sorted(kept)), tuple(ignored))
+    return Preparation(manifest, tuple(sorted(made)), tuple(sorted(kept)), tuple(ignored))
 
 
 def _sources(raw: Path | str | Sequence[Path]) -> tuple[list[Path], list[Path]]:

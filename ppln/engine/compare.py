@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.engine.statistics import Interval, Spread, Tests, paired, spread
+from ppln.engine.statistics import Estimate, Interval, Tests, estimate, paired
 from ppln.forms import NUMBER, Maybe, read_json, shown
 from ppln.markdown import grid
 from ppln.tasks import TASKS
 from ppln.tasks.task import Task
 
-DATA = ("x_rms", "target_rms")
+FINGERPRINT = ("x_rms", "target_rms")
 """Columns of samples.csv that are about the samples, not about predictions."""
 TOLERANCE = 1e-3
 """By how much those may differ: the same scene made on a CPU and on a GPU differs in a few events."""
@@ -43,7 +43,7 @@ _ABOUT = {
 }
 
 
-class Results(NamedTuple):
+class StoredEvaluation(NamedTuple):
     """What `evaluate.write` wrote."""
 
     folder: Path
@@ -54,11 +54,11 @@ class Results(NamedTuple):
     metrics: dict[str, float]
 
 
-class Row(NamedTuple):
+class MetricComparison(NamedTuple):
     metric: str
     better: str | None  # "lower" or "higher"
-    ours: Spread
-    theirs: Spread
+    ours: Estimate
+    theirs: Estimate
     difference: float  # of the means over seeds, ours - theirs
     interval: Interval | None  # of the difference, 95 %, bootstrap over samples
     bootstrap: float  # p-value of "no difference", from the same
@@ -72,7 +72,7 @@ class Comparison(NamedTuple):
     samples: int
     ours: str  # names of the networks
     theirs: str
-    rows: list[Row]
+    rows: list[MetricComparison]
 
 
 def read_about(file: Path) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def read_about(file: Path) -> dict[str, Any]:
         raise ValueError(f"{error}; it is no results.json of `ppln evaluate`") from None
 
 
-def read(folder: Path) -> Results:
+def read(folder: Path) -> StoredEvaluation:
     """The results in a folder, whole and from one evaluation, or an error."""
     folder = Path(folder)
     if not (folder / "results.json").is_file():
@@ -99,11 +99,11 @@ def read(folder: Path) -> Results:
         table = dict(zip(names, zip(*rows, strict=True), strict=True))
         indices = np.array([int(text) for text in table.pop("index")], np.int64)
         columns = {name: np.array([float(text) for text in column]) for name, column in table.items()}
-        data = {name: columns.pop(name) for name in DATA}
+        data = {name: columns.pop(name) for name in FINGERPRINT}
         metrics = {name: float(value) for name, value in about["metrics"].items()}
     except (csv.Error, LookupError, OverflowError, ValueError) as error:
         raise ValueError(f"{folder} has no results of `ppln evaluate` ({shown(error)})") from None
-    return Results(folder, about, indices, data, columns, metrics)
+    return StoredEvaluation(folder, about, indices, data, columns, metrics)
 
 
 def compare(
@@ -145,7 +145,7 @@ def compare(
     return Comparison(task.name, first.about["split"], len(first.indices), a, b, rows)
 
 
-def other_samples(was: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]) -> str | None:
+def other_fingerprint(was: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]) -> str | None:
     """The column by which two test sets have other samples; None if they have the same.
 
     Samples are compared themselves: folders may have any names, and scenes change with the code. A scene that
@@ -171,8 +171,8 @@ def table(comparison: Comparison) -> str:
             (
                 row.metric,
                 row.better or "",
-                _spread_text(row.ours),
-                _spread_text(row.theirs),
+                _estimate_text(row.ours),
+                _estimate_text(row.theirs),
                 _number(row.difference) + _interval_text(row.interval),
                 _tests_text(row.samples) or f"{_p(row.bootstrap)} (bootstrap)",
                 _tests_text(row.seeds) or "-",
@@ -194,9 +194,13 @@ def table(comparison: Comparison) -> str:
 
 
 def _row(
-    name: str, task: Task, mine: list[Results], others: list[Results], drawn: NDArray[np.float64]
-) -> Row:
-    ours, theirs = (spread([seed.metrics[name] for seed in method]) for method in (mine, others))
+    name: str,
+    task: Task,
+    mine: list[StoredEvaluation],
+    others: list[StoredEvaluation],
+    drawn: NDArray[np.float64],
+) -> MetricComparison:
+    ours, theirs = (estimate([seed.metrics[name] for seed in method]) for method in (mine, others))
     samples = None
     if all(is_mean(seed.columns, name, seed.metrics) for seed in (*mine, *others)):
         of_samples = (np.mean([seed.columns[name] for seed in method], 0) for method in (mine, others))
@@ -209,7 +213,9 @@ def _row(
         tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
         p = min(1.0, 2 * (tail + 1) / (len(drawn) + 1))
     difference = ours.mean - theirs.mean
-    return Row(name, task.metrics.get(name), ours, theirs, difference, interval, p, samples, seeds)
+    return MetricComparison(
+        name, task.metrics.get(name), ours, theirs, difference, interval, p, samples, seeds
+    )
 
 
 def is_mean(columns: Mapping[str, NDArray[np.float64]], name: str, metrics: Mapping[str, float]) -> bool:
@@ -219,7 +225,7 @@ def is_mean(columns: Mapping[str, NDArray[np.float64]], name: str, metrics: Mapp
 
 
 def _bootstrap(
-    task: Task, mine: list[Results], others: list[Results], names: list[str], resamples: int
+    task: Task, mine: list[StoredEvaluation], others: list[StoredEvaluation], names: list[str], resamples: int
 ) -> dict[str, NDArray[np.float64]]:
     """Differences of every metric, for samples drawn with replacement, the same for all seeds and methods."""
     random, n = np.random.default_rng(_SEED), len(mine[0].indices)
@@ -235,7 +241,7 @@ def _bootstrap(
     return drawn
 
 
-def _method(argument: str, folders: Sequence[Path]) -> list[Results]:
+def _method(argument: str, folders: Sequence[Path]) -> list[StoredEvaluation]:
     """The seeds of one method."""
     if not folders:
         raise ValueError(f"{argument} is empty; give the folder of one evaluation or more")
@@ -256,7 +262,7 @@ def _method(argument: str, folders: Sequence[Path]) -> list[Results]:
     return seeds
 
 
-def _check_data(first: Results, other: Results) -> None:
+def _check_data(first: StoredEvaluation, other: StoredEvaluation) -> None:
     for name in ("task", "split"):
         if first.about[name] != other.about[name]:
             _refuse(first, other, f"{name} {shown(first.about[name])} and {shown(other.about[name])}")
@@ -264,7 +270,7 @@ def _check_data(first: Results, other: Results) -> None:
         _refuse(
             first, other, f"{len(first.indices)} and {len(other.indices)} samples, not of the same numbers"
         )
-    for name in DATA:
+    for name in FINGERPRINT:
         a, b = first.data[name], other.data[name]
         if len(wrong := np.flatnonzero(~np.isclose(a, b, TOLERANCE, 0, equal_nan=True))):
             k = wrong[0]
@@ -278,7 +284,7 @@ def _check_data(first: Results, other: Results) -> None:
             _refuse(first, other, "; ".join([why, *differ]))
 
 
-def _check_columns(task: Task, of: Results, names: Sequence[str]) -> None:
+def _check_columns(task: Task, of: StoredEvaluation, names: Sequence[str]) -> None:
     """The metrics follow from what is known of each sample."""
     try:
         found = task.summarize(of.columns)
@@ -288,7 +294,7 @@ def _check_columns(task: Task, of: Results, names: Sequence[str]) -> None:
         raise ValueError(f"{of.folder} has {missing[0]}, which is no metric of the task {task.name}")
 
 
-def _refuse(first: Results, other: Results, why: str) -> None:
+def _refuse(first: StoredEvaluation, other: StoredEvaluation, why: str) -> None:
     raise ValueError(
         f"{first.folder} and {other.folder} are of different data ({why}); evaluate both on the same"
     )
@@ -306,7 +312,7 @@ def _interval_text(interval: Interval | None) -> str:
     return "" if interval is None else f" [{_number(interval[0])}, {_number(interval[1])}]"
 
 
-def _spread_text(values: Spread) -> str:
+def _estimate_text(values: Estimate) -> str:
     more = "" if values.deviation is None else f" ± {values.deviation:.2g}{_interval_text(values.interval)}"
     return _number(values.mean) + more
 

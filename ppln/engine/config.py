@@ -14,7 +14,7 @@ from ppln.models.networks import NETWORKS
 from ppln.names import meant
 from ppln.tasks import Task
 
-Option = int | float | bool | str | None
+Scalar = int | float | bool | str | None
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Model:
 
     name: str
     """The network to train: a name that `ppln models` lists."""
-    options: dict[str, Option] = field(default_factory=dict)
+    options: dict[str, Scalar] = field(default_factory=dict)
     """Options of the network, such as width=8 segments=6; `ppln models NAME` tells which it has. They are
     added to those of the recipe. Default: none."""
     weights: Path | None = None
@@ -119,7 +119,7 @@ class Machine:
     nodes: int = 1
     """How many machines share the work; docs/howto-train.md tells how they are started."""
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    """How several processes share the work. ddp: each has all weights. fsdp: weights are spread over them,
+    """How several processes share the work. ddp: each has all weights. fsdp: weights are shards, one in each,
     to save memory. auto: ddp."""
     precision: Literal["32", "tf32", "bf16"] = "32"
     """How exactly the network computes: 32, as float32; or tf32 or bf16, less exact and faster on GPUs."""

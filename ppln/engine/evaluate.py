@@ -201,14 +201,14 @@ def _row(task: Task, prediction: Tensor, batch: Batch, before: int, most: int) -
     columns = {name: column.double() for name, column in task.judge(prediction, batch).items()}
     for name, column in columns.items():
         assert column.shape == batch.x.shape[:1], f"{task.name}: column {name} is {list(column.shape)}"
-    row = {"data": told_apart(batch), "columns": _arrays(columns)}
+    row = {"data": fingerprint(batch), "columns": _arrays(columns)}
     room = PREDICTIONS_BYTES // (prediction[0].numel() * prediction.element_size())
     if (keep := min(most, room) - before) > 0:
         row["predictions"] = _arrays({"t": batch.t[:keep], "prediction": prediction[:keep]})
     return row
 
 
-def told_apart(batch: Batch) -> dict[str, NDArray[Any]]:
+def fingerprint(batch: Batch) -> dict[str, NDArray[Any]]:
     """The sizes of what is given and of what is wanted, [B] each: hardly two samples have the same."""
     return _arrays({"x_rms": _rms(batch.x), "target_rms": _rms(batch.target)})
 

@@ -103,7 +103,7 @@ def leave(message: str, code: int) -> None:
         os._exit(code)
 
 
-def spread(fabric: Any, net: nn.Module, *, compiled: bool) -> Any:
+def distribute(fabric: Any, net: nn.Module, *, compiled: bool) -> Any:
     """The network on its device, so wrapped that the processes share their gradients, or the weights too."""
     model: Any = fabric.strategy.setup_module(fabric.to_device(net))
     if hasattr(net, "in_channels"):
@@ -126,7 +126,7 @@ def unsent(model: Any) -> Iterator[None]:
 
 
 def _shard(model: nn.Module, mesh: Any) -> Any:
-    """Each layer's weights are spread over all processes, and gathered when the layer runs."""
+    """Each process has a shard of each layer's weights; they are gathered when the layer runs."""
     from torch.distributed.fsdp import fully_shard
 
     # Networks here never change a layer's output in place, which is what torch warns of.

@@ -68,10 +68,10 @@ def per_making(size: int) -> int:
     return max(1, AT_ONCE // size)
 
 
-def maker(source: Source, size: int, device: torch.device, *, keep: bool = False) -> Make:
+def batch_maker(source: Source, size: int, device: torch.device, *, keep: bool = False) -> Make:
     """How to make batches of `size` samples on a device; keep: each is made once, and kept there."""
     # Some sources have a faster way for many batches of one size on a GPU.
-    fast = getattr(source, "maker", None) if device.type == "cuda" else None
+    fast = getattr(source, "captured", None) if device.type == "cuda" else None
     make = fast(size * per_making(size), device) if fast else partial(source.batch, device=device)
     return Kept(make, len(source), device) if keep else make
 
@@ -147,7 +147,7 @@ class Feed(Dataset[Batch]):
     def _made_ahead(self) -> Iterator[Batch]:
         stream = torch.cuda.Stream(self.device)
         together = per_making(self.order.size)
-        # Room for what is made at once and more: else the maker would wait while those are used up.
+        # Room for what is made at once and more: else the thread would wait while those are used up.
         made: queue.Queue[Any] = queue.Queue(maxsize=2 * together)
         stop = threading.Event()
 

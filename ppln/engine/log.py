@@ -25,7 +25,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.engine.tables import Appended, Curves, Table
+from ppln.engine.tables import Appended, CsvFile, Curves
 from ppln.files import make_folder, write_whole
 from ppln.forms import write_json
 from ppln.image_files import png
@@ -50,8 +50,8 @@ class Log:
         make_folder(out)
         self._curves = Curves(out / "tensorboard", first_step) if tensorboard else None
         self._text = Appended(out / "log.txt")
-        self._train = Table(out / "train.csv", first_step)
-        self._val = Table(out / "val.csv", first_step)
+        self._train = CsvFile(out / "train.csv", first_step)
+        self._val = CsvFile(out / "val.csv", first_step)
         self._screen = _screen(total_steps, first_step)
         self._speed = _Speed()
         self._line_due, self._bar_due, self._curve_due = (
@@ -152,7 +152,7 @@ class Log:
         """From 1; step 0 is before the first."""
         return -(-step // self._steps_per_epoch)
 
-    def _row(self, table: Table, step: int, values: Mapping[str, Any], clock: Mapping[str, Any]) -> None:
+    def _row(self, table: CsvFile, step: int, values: Mapping[str, Any], clock: Mapping[str, Any]) -> None:
         place = {"step": step, "epoch": self._epoch(step)}
         self._safely(table.add, place | dict(values) | dict(clock) | {"unix_time_s": time.time()})
 

@@ -118,10 +118,10 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             layers=3,
             segments=2,
         ),
-        "paper": _paper("the paper's U-Net of PP layers, 192 M parameters", "deblur-ppln", _DEBLUR, _HQF),
-        "paper-unet": _paper(
-            "the paper's baseline, a U-Net not told the time", "deblur-unet-blind", _DEBLUR, _HQF
+        "paper": _paper(
+            "PPLN, the paper's U-Net of PP layers, 192 M parameters", "deblur-ppln", _DEBLUR, _HQF
         ),
+        "paper-unet": _paper("the paper's baseline, a U-Net blind to t", "deblur-unet-blind", _DEBLUR, _HQF),
         **_ablations("deblur-ppln", _DEBLUR, _HQF),
         "released-rate": _paper(
             "paper, at the learning rate of the authors' released code",

@@ -10,7 +10,7 @@ from ppln.engine.arguments import refuse_idle
 from ppln.engine.config import Machine
 from ppln.engine.evaluate import Evaluation, describe, evaluate_each, write
 from ppln.engine.fabric import holding, launch
-from ppln.engine.trained import Network, find, home, unit
+from ppln.engine.trained import TrainedNetwork, find, home, unit
 from ppln.forms import as_json
 from ppln.options import HELP, Command, Help, command
 from ppln.tasks import TASKS, Task
@@ -64,7 +64,7 @@ DEFAULTS = Evaluate()
 class Wanted(NamedTuple):
     """What is evaluated, on which data, and how."""
 
-    network: Network
+    network: TrainedNetwork
     task: Task
     how: Evaluate
 
@@ -136,7 +136,7 @@ def _like(path: Path, own: Task) -> tuple[Evaluate, Task]:
 
 
 def evaluate_network(
-    network: Network, task: Task, how: Evaluate, progress: Callable[[int, int], None] | None = None
+    network: TrainedNetwork, task: Task, how: Evaluate, progress: Callable[[int, int], None] | None = None
 ) -> tuple[Evaluation, Path | None]:
     """Evaluate, and write results.json, samples.csv and predictions.npz -> what was found, and where it is.
 
@@ -195,7 +195,7 @@ def beside(found: Evaluation) -> str:
     return "\n".join("".join(f"{cell:20}" for cell in row).rstrip() for row in rows)
 
 
-def _folder(network: Network, task: Task, how: Evaluate) -> Path:
+def _folder(network: TrainedNetwork, task: Task, how: Evaluate) -> Path:
     """Of the results, if no other is given: in that of the run, of another run, or here."""
     name, file = f"{stored.plain(task)['data']}-{how.split}", network.file
     run = home(file) if file else None
@@ -233,7 +233,7 @@ def _check_samples(folder: Path, found: Evaluation) -> None:
         return
     data = compare.read(folder).data, found.data
     was, now = ({name: column.tolist() for name, column in of.items()} for of in data)
-    if column := compare.other_samples(was, now):
+    if column := compare.other_fingerprint(was, now):
         raise ValueError(
             f"{folder / 'results.json'} is of other samples, by their {column}; give another "
             "--out, or --overwrite"

@@ -1,7 +1,7 @@
 """The state of a run as tensors and JSON, and back: networks, optimisers, random numbers.
 
-All ranks call these functions together. What is saved is whole and on rank 0 only, however it was spread over
-the ranks; the others get nothing. What is loaded counts on rank 0 only, and reaches the others from there. So
+All ranks call these functions together. What is saved is whole and on rank 0 only, however it was sharded;
+the others get nothing. What is loaded counts on rank 0 only, and reaches the others from there. So
 a run that was saved by one process can go on with two, or with FSDP.
 
 torch.distributed.checkpoint.state_dict would serve, but it is not exact: it makes a step of an optimiser that

@@ -1,6 +1,6 @@
 """How certain a difference is: intervals and tests, over seeds or over samples.
 
-    spread(values).interval         the mean of one method, or of paired differences
+    estimate(values).interval       the mean of one method, or of paired differences
     paired(differences)             two-sided tests of "the differences are around 0"
     one_tailed(ours, theirs)        Welch's t test of "ours is not above theirs", not paired
 
@@ -25,7 +25,7 @@ _SEED = 0
 Interval = tuple[float, float]
 
 
-class Spread(NamedTuple):
+class Estimate(NamedTuple):
     """A metric over seeds."""
 
     values: tuple[float, ...]  # [S]
@@ -73,15 +73,15 @@ def _flip_signs(d: NDArray[np.float64]) -> float:
     return (far + 1) / (_FLIPS + 1)  # the signs they have are one more
 
 
-def spread(values: Sequence[float]) -> Spread:
+def estimate(values: Sequence[float]) -> Estimate:
     """Mean, standard deviation and 95 % interval of the mean."""
     n, mean = len(values), float(np.mean(values))
     if n < 2:
-        return Spread(tuple(values), mean, None, None)
+        return Estimate(tuple(values), mean, None, None)
     with np.errstate(invalid="ignore", over="ignore"):  # NaN, if one is not finite
         deviation = float(np.std(values, ddof=1))
     half = float(_stats().t.ppf(0.975, n - 1)) * deviation / math.sqrt(n)
-    return Spread(tuple(values), mean, deviation, (mean - half, mean + half))
+    return Estimate(tuple(values), mean, deviation, (mean - half, mean + half))
 
 
 def one_tailed(ours: Sequence[float], theirs: Sequence[float]) -> float | None:

@@ -30,7 +30,7 @@ class Appended:
         self._file.close()
 
 
-class Table(Appended):
+class CsvFile(Appended):
     """A CSV file, one row a step. Numbers are written such that they can be read back exactly."""
 
     def __init__(self, path: Path, first_step: int) -> None:

@@ -24,8 +24,8 @@ from ppln.engine import checkpoint, provenance, state, stored
 from ppln.engine.average import Average
 from ppln.engine.config import Optimizer, Train, check_resumable
 from ppln.engine.evaluate import evaluate, evaluate_each
-from ppln.engine.fabric import first, holding, launch, spread, unsent
-from ppln.engine.feed import Feed, Held, Make, Order, maker
+from ppln.engine.fabric import distribute, first, holding, launch, unsent
+from ppln.engine.feed import Feed, Held, Make, Order, batch_maker
 from ppln.engine.log import Log
 from ppln.engine.norm import synchronize
 from ppln.engine.tables import need_tensorboard
@@ -69,7 +69,7 @@ def train(
     """Train a network, or with `resume` go on with the run in its folder. Interrupted, if it is.
 
     from_start: where that has no checkpoint to go on from, begin at step 0 again; it is an error otherwise.
-    make: what makes the training samples; by default a new `feed.maker`. One that keeps them, of the same
+    make: what makes the training samples; by default a new `batch_maker`. One that keeps them, of the same
     data on the same device, may serve one run after the other. So may val, the validation samples.
     deadline: by time.monotonic; the run saves and ends after the step in which it passes.
 
@@ -140,7 +140,7 @@ class Loop:
             world=fabric.world_size,
             seed=seed,
         )
-        make = make or maker(source, self.order.size, fabric.device, keep=machine.keep_samples)
+        make = make or batch_maker(source, self.order.size, fabric.device, keep=machine.keep_samples)
         val = Held(self.task, "val") if val is None and machine.keep_samples else val
         self.val: dict[str, Any] = {"source": val, "device": fabric.device}  # how networks are validated
         self.val |= {"rank": fabric.global_rank, "world": fabric.world_size}
@@ -158,7 +158,7 @@ class Loop:
             self.net = synchronize(self.net, fabric.device.type)
         if machine.channels_last:
             self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.model = spread(fabric, self.net, compiled=machine.compile)
+        self.model = distribute(fabric, self.net, compiled=machine.compile)
         self.optimizer = make_optimizer(optimizer, self.model.parameters())
         self.average = Average(self.net, optimizer.ema) if optimizer.ema else None
         self.parameters = [p for p in self.net.parameters() if p.requires_grad]

@@ -14,7 +14,7 @@ from ppln.engine.config import Train
 from ppln.forms import Maybe, check_form, errors_of
 from ppln.models import weights, zoo
 from ppln.models.networks import NETWORKS, fitting, known, with_weights
-from ppln.models.weights import Card, Metric
+from ppln.models.weights import Card, Measured
 from ppln.tasks import TASKS, Task
 
 _WEIGHTS = "weights.safetensors"  # what `ppln reproduce` leaves of a run, instead of checkpoints
@@ -26,7 +26,7 @@ _SAVED = {
 _UNITS = {"psnr": "dB", "deg": "degrees", "mm": "mm", "px": "pixels"}  # by a part of the metric's name
 
 
-class Network(NamedTuple):
+class TrainedNetwork(NamedTuple):
     net: nn.Module  # in eval mode
     card: Card  # with its name and options
     task: Task  # as it was trained for; of a small file, with default settings
@@ -34,7 +34,7 @@ class Network(NamedTuple):
     seed: int | None  # of the run
 
 
-def find(source: Path | str, *, ema: bool = True) -> Network:
+def find(source: Path | str, *, ema: bool = True) -> TrainedNetwork:
     """source: a run's folder, a checkpoint's, a file that `ppln export` wrote, or the name of a network.
 
     A run's folder may be one of `ppln reproduce`, with weights.safetensors in place of checkpoints.
@@ -44,7 +44,7 @@ def find(source: Path | str, *, ema: bool = True) -> Network:
     if str(source) in zoo.list_models() and not _is_trained(path):
         name = named = str(source)
         if not NETWORKS[name].learns:
-            return Network(zoo.create_model(name).eval(), zoo.card(name), _task(name)(), None, None)
+            return TrainedNetwork(zoo.create_model(name).eval(), zoo.card(name), _task(name)(), None, None)
         path = zoo.weights_file(name)
     if (path / _WEIGHTS).is_file() and not (path / "checkpoints").exists():
         if (path / "config.yaml").exists():
@@ -54,8 +54,8 @@ def find(source: Path | str, *, ema: bool = True) -> Network:
         net, card = weights.read(path)
         zoo.check_name(named or card.name, path, card)
         if settings is None:
-            return Network(net, card, _task(card.name)(), path, None)
-        return Network(net, card, settings.task, path, settings.run.seed)
+            return TrainedNetwork(net, card, _task(card.name)(), path, None)
+        return TrainedNetwork(net, card, settings.task, path, settings.run.seed)
     if not path.exists():
         raise FileNotFoundError(
             f"there is no {path}; give a run's folder, a file that `ppln export` wrote, or the name of a "
@@ -73,7 +73,7 @@ def find(source: Path | str, *, ema: bool = True) -> Network:
     if file.is_relative_to(Path.cwd()):  # as one would type it
         file = file.relative_to(Path.cwd())
     card = _card(settings, found, averaged, _measured(file))
-    return Network(with_weights(name, options, values), card, settings.task, file, settings.run.seed)
+    return TrainedNetwork(with_weights(name, options, values), card, settings.task, file, settings.run.seed)
 
 
 def settings_of(found: checkpoints.Checkpoint) -> Train:
@@ -101,13 +101,13 @@ def home(file: Path) -> Path | None:
     return step if file.name == _WEIGHTS and (step / "config.yaml").exists() else None
 
 
-def _measured(file: Path) -> list[Metric]:
+def _measured(file: Path) -> list[Measured]:
     """What `ppln evaluate` found of these weights, as it wrote it beside them."""
     paths = sorted((home(file) or file.parent).glob("evaluation/*/results.json"))
     found = [read_about(path) for path in paths]
     digest = hashlib.sha256(file.read_bytes()).hexdigest() if found else ""
     return [
-        Metric(name, value, unit(name), f"{path.parent.name}, {results['samples']} samples")
+        Measured(name, value, unit(name), f"{path.parent.name}, {results['samples']} samples")
         for path, results in zip(paths, found, strict=True)
         if (results.get("checkpoint") or {}).get("sha256") == digest
         for name, value in results["metrics"].items()
@@ -115,7 +115,7 @@ def _measured(file: Path) -> list[Metric]:
     ]
 
 
-def _card(settings: Train, found: checkpoints.Checkpoint, averaged: bool, measured: list[Metric]) -> Card:
+def _card(settings: Train, found: checkpoints.Checkpoint, averaged: bool, measured: list[Measured]) -> Card:
     """What the run itself knows."""
     about, plain = found.state["about"], stored.plain(settings)
     task, optimizer = plain["task"], plain["optimizer"]
@@ -135,7 +135,7 @@ def _card(settings: Train, found: checkpoints.Checkpoint, averaged: bool, measur
         budget="; ".join(budget),
         metrics=tuple(measured)
         or tuple(
-            Metric(key, float(value), unit(key), "the validation data of the run")
+            Measured(key, float(value), unit(key), "the validation data of the run")
             for key, value in found.state["metrics"].items()
             if math.isfinite(value)
         ),

@@ -110,7 +110,7 @@ class EventCamera:
         return self.threshold if self.threshold_off is None else self.threshold_off
 
 
-class Train(NamedTuple):
+class EventTrain(NamedTuple):
     """Evenly spaced events of every pixel between two frames, in us from the earlier one; float64."""
 
     number: Tensor  # [B, P]
@@ -189,7 +189,7 @@ class Circuit(NamedTuple):
         behind = torch.exp(-passed) * (seen - before) - lag * (light - before)
         return (light + behind).clamp_(min=0)
 
-    def course(self, level: Tensor, later: Tensor, duration: Tensor) -> "Course":
+    def ramp(self, level: Tensor, later: Tensor, duration: Tensor) -> "Ramp":
         """From one level to a later one."""
         slope = (later - level) / duration
         if self.leak is not None:
@@ -198,14 +198,14 @@ class Circuit(NamedTuple):
         up = sign.clamp(min=0)
         threshold = torch.lerp(self.off, self.on, up)  # of weight 0 or 1: an exact choice, and a fast one
         speed = slope.abs().clamp_(min=TINY)
-        return Course(slope, sign, up, threshold, speed, threshold / speed + self.refractory)
+        return Ramp(slope, sign, up, threshold, speed, threshold / speed + self.refractory)
 
     def wait(self, random: Tensor, rate: Tensor, share: Tensor) -> Tensor:
         """us to the next noise event, from random bits; below 0."""
         return torch.log(1 - as_uniform(random)) / (rate * share).clamp_(min=TINY)
 
 
-class Course(NamedTuple):
+class Ramp(NamedTuple):
     """How the level runs between two frames; [B, P] each, or with more dimensions before."""
 
     slope: Tensor  # per us
@@ -224,17 +224,19 @@ class Memory(NamedTuple):
     change: Tensor  # of the level, since the last reset
     free: Tensor  # end of the dead time, in us from the present frame
 
-    def cross(self, course: Course, begin: Tensor, end: Tensor, refractory: Tensor) -> tuple[Train, "Memory"]:
+    def cross(
+        self, ramp: Ramp, begin: Tensor, end: Tensor, refractory: Tensor
+    ) -> tuple[EventTrain, "Memory"]:
         """Events of the level itself, from begin to end."""
         change, free = self.change, self.free
-        ahead = course.threshold - course.sign * change
-        first = torch.addcdiv(torch.maximum(free, begin), ahead, course.speed)
-        number = ((end - first) / course.period + 1).floor_().clamp_(min=0)
+        ahead = ramp.threshold - ramp.sign * change
+        first = torch.addcdiv(torch.maximum(free, begin), ahead, ramp.speed)
+        number = ((end - first) / ramp.period + 1).floor_().clamp_(min=0)
         fired = number.clamp(max=1)
-        free = torch.lerp(free, first + (number - 1) * course.period + refractory, fired)
+        free = torch.lerp(free, first + (number - 1) * ramp.period + refractory, fired)
         seeing = (end - torch.maximum(free, begin)).clamp_(min=0)
-        change = (1 - fired) * change + course.slope * seeing
-        return Train(number, first, course.period, course.up), self._replace(change=change, free=free)
+        change = (1 - fired) * change + ramp.slope * seeing
+        return EventTrain(number, first, ramp.period, ramp.up), self._replace(change=change, free=free)
 
     def reset(self, stays: Tensor, free: Tensor) -> "Memory":
         """After noise events, but where `stays` [B, P] bool; `free` [B, P] is the end of their dead time."""
@@ -288,7 +290,7 @@ class Pixels:
     def seen(self) -> Tensor:
         return self.memory.seen
 
-    def until(self, light: Tensor, duration_us: Tensor) -> Iterator[Train]:
+    def until(self, light: Tensor, duration_us: Tensor) -> Iterator[EventTrain]:
         """The events until the next frame, `light` [B, P], which comes after duration_us [S, 1] (on the CPU).
 
         Take all trains before the next call; those of a pixel come in order of time.
@@ -298,7 +300,7 @@ class Pixels:
         duration = send(duration_us.to(torch.float64), light.device)
         seen = circuit.low_pass(memory.seen, self.light, light, duration)
         level = (seen + circuit.offset).log()
-        course = circuit.course(memory.level, level, duration)
+        ramp = circuit.ramp(memory.level, level, duration)
         memory = memory._replace(seen=seen, level=level)
         begin = torch.zeros_like(duration)
         if self.noise_rates.any():
@@ -313,13 +315,15 @@ class Pixels:
                 if light.device.type == "cpu" and not happens.any():
                     break  # on other devices, looking takes longer than going on with nothing
                 end = torch.minimum(at, duration)
-                train, memory = memory.cross(course, begin, end, refractory)
+                train, memory = memory.cross(ramp, begin, end, refractory)
                 yield train
                 fires = happens & (at >= memory.free)
                 memory = memory.reset(~fires, end + refractory)
-                yield Train(fires.to(at.dtype), end, torch.ones_like(duration), (random & 1).to(at.dtype))
+                yield EventTrain(
+                    fires.to(at.dtype), end, torch.ones_like(duration), (random & 1).to(at.dtype)
+                )
                 begin = end
-        train, memory = memory.cross(course, begin, duration, refractory)
+        train, memory = memory.cross(ramp, begin, duration, refractory)
         yield train
         self.light, self.memory = light, memory._replace(free=memory.free - duration)
         self.step += 1

@@ -21,9 +21,9 @@ from ppln.devices import send
 from ppln.events.camera import (
     DRAWS,
     Circuit,
-    Course,
+    EventTrain,
     Memory,
-    Train,
+    Ramp,
     Traits,
     begin,
     exceeds,
@@ -127,7 +127,7 @@ def count(
             behind.append(circuit.low_pass(behind[-1], light[k], light[k + 1], duration[k]))
         seen = torch.stack(behind)
     level = (seen + circuit.offset).log()
-    course = circuit.course(level[:-1], level[1:], duration)
+    ramp = circuit.ramp(level[:-1], level[1:], duration)
 
     ends = [torch.zeros_like(duration), duration]  # of the parts that noise cuts an interval into
     if draws:
@@ -136,7 +136,7 @@ def count(
 
     trains, stays = [], []  # K (D + 1) and K D
     for k in range(len(duration)):
-        now = Course(*(part[k] for part in course))
+        now = Ramp(*(part[k] for part in ramp))
         for part in range(draws + 1):
             train, memory = memory.cross(now, ends[part][k], ends[part + 1][k], refractory)
             trains.append(train)
@@ -147,11 +147,11 @@ def count(
 
     number = torch.stack([train.number for train in trains]).unflatten(0, (-1, draws + 1))  # [K, D + 1, B, P]
     hits = torch.stack(stays).logical_not_().unflatten(0, (-1, draws)) if draws else None
-    counts = _polarities(number, course.up, hits, noise.positive if draws else None)
+    counts = _polarities(number, ramp.up, hits, noise.positive if draws else None)
     late = []
     for k, edge in edges:
         mine = trains[k * (draws + 1) : (k + 1) * (draws + 1)]
-        train = Train(number[k], torch.stack([t.first for t in mine]), course.period[k], course.up[k])
+        train = EventTrain(number[k], torch.stack([t.first for t in mine]), ramp.period[k], ramp.up[k])
         struck, positive = None, None
         if hits is not None:
             at = torch.stack([t[k] for t in noise.ends])

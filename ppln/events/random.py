@@ -1,4 +1,4 @@
-"""Random numbers without a state: each is a function of a key and a counter, the same on every device.
+"""Counter-based random numbers: each is a function of a key and a counter, the same on every device.
 
 A key starts a SplitMix64 generator (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
 2014), and any of its numbers can be had at once, by counter. A number of one generator is the key of

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ppln.devices import send
-from ppln.events.camera import EventCamera, Pixels, Train, Traits
+from ppln.events.camera import EventCamera, EventTrain, Pixels, Traits
 from ppln.events.count import Clock, count_events
 from ppln.events.events import Events, Sensor, concatenate, whole
 from ppln.events.random import signed
@@ -117,7 +117,7 @@ class _Scene:
             raise ValueError(f"seed holds {len(seeds)} numbers for {samples} samples; give one, or one each")
         self.seeds = send(torch.tensor([signed(whole("seed", s)) for s in seeds]), self.first.device)
 
-    def intervals(self) -> Iterator[tuple[Tensor, Tensor, Iterator[Train]]]:
+    def intervals(self) -> Iterator[tuple[Tensor, Tensor, Iterator[EventTrain]]]:
         """Begin and end of each, [S] int64 us, and what happens between."""
         pixels = Pixels(self.first.flatten(1), self.cameras, self.seeds)
         start = self.origin
@@ -214,7 +214,7 @@ class _Packer:
         return Events.adopt(x, y, past[:cut] + self.origin_us, positive[:cut], self.sensor)
 
 
-def _listed(train: Train) -> list[tuple[NDArray, NDArray, NDArray]]:
+def _listed(train: EventTrain) -> list[tuple[NDArray, NDArray, NDArray]]:
     """Pixel, us and polarity of every event of a train, for each sample."""
     samples, pixels = train.number.shape
     dense = train.number.cpu().numpy().ravel()
@@ -223,7 +223,7 @@ def _listed(train: Train) -> list[tuple[NDArray, NDArray, NDArray]]:
     place = np.repeat(fired, number)
     k = np.arange(len(place)) - np.repeat(number.cumsum() - number, number)
     at = torch.from_numpy(place).to(train.number.device)
-    train = Train(*(v.expand(samples, pixels).reshape(-1).index_select(0, at) for v in train))
+    train = EventTrain(*(v.expand(samples, pixels).reshape(-1).index_select(0, at) for v in train))
     t = train.time(torch.from_numpy(k).to(at.device)).long().cpu().numpy()
     positive = (train.positive > 0).cpu().numpy()
     cuts = np.searchsorted(place, pixels * np.arange(1, samples))

@@ -30,13 +30,13 @@ MANY = 4  # events, after which more tell little
 class DeblurPPLNHead(UNet, Deblurrer):
     """A plain U-Net that runs once, and a small head of PP layers at every t.
 
-    layers: of the head. plain: which of them are not PP layers: "hidden": those between the first and the
-    last, which then cost 1 / (3 segments + 1) as much; "all": to compare with, the first is told t. mean: of
-    the last layer's potential over time: "observed": the blurry frame; "regressed": predicted; "none": no PP
-    layer is normalised. jitter: in training layers are told t up to so many bins of time too early or late,
-    so that their potentials run smoothly between the times that there are frames of; less towards 0 and 1;
-    the events around t are exact. around: False, to compare with: the head is told t, but not what happened
-    around it. balance: see Deblurrer.
+    layers: of the head. plain: which of them are not PP layers. "none": a PP head. "hidden": a mixed head,
+    plain between the first and the last, which then cost 1 / (3 segments + 1) as much. "all": a plain head,
+    to compare with, whose first layer is told t. mean: of the last layer's potential over time: "observed":
+    the blurry frame; "regressed": predicted; "none": no PP layer is normalised. jitter: in training layers
+    are told t up to so many bins of time too early or late, so that their potentials run smoothly between the
+    times that there are frames of; less towards 0 and 1; the events around t are exact. around: False, to
+    compare with: the head is told t, but not what happened around it. balance: see Deblurrer.
     """
 
     def __init__(

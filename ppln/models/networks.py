@@ -22,7 +22,7 @@ from ppln.models.unet import DeblurPPLN, DeblurUNet, DeblurUNet14, DeblurUNetT
 from ppln.names import suggestion
 
 
-class Network(NamedTuple):
+class NetworkSpec(NamedTuple):
     make: Callable[..., nn.Module]
     input: str  # in words, with the shape
     output: str
@@ -52,24 +52,24 @@ _SMALL: dict[str, Any] = {"width": 40, "channels": 24, "layers": 4, "segments": 
 _SMALL_UNET: dict[str, Any] = {"width": 40, "residual": True, "balance": True}
 
 NETWORKS = {
-    "deblur-deblursr": Network(DeblurSR, _BLURRY, _SHARP),
-    "deblur-ecir": Network(DeblurECIR, _BLURRY, _SHARP),
-    "deblur-edi": Network(DeblurEDI, _BLURRY, _SHARP, learns=False),
-    "deblur-eslnet": Network(DeblurESLNet, _BLURRY, _SHARP),
-    "deblur-eslnet-pp": Network(DeblurESLNetPP, _BLURRY, _SHARP),
-    "deblur-ppln": Network(DeblurPPLN, _BLURRY, _SHARP),
-    "deblur-ppln-head": Network(DeblurPPLNHead, _BLURRY, _SHARP),
-    "deblur-ppln-head-small": Network(partial(DeblurPPLNHead, **_SMALL), _BLURRY, _SHARP),
-    "deblur-unet-14": Network(DeblurUNet14, _BLURRY, _SHARP),
-    "deblur-unet-14-small": Network(partial(DeblurUNet14, **_SMALL_UNET), _BLURRY, _SHARP),
-    "deblur-unet-blind": Network(DeblurUNet, _BLURRY, _SHARP),
-    "deblur-unet-t": Network(DeblurUNetT, _BLURRY, _SHARP),
-    "pose-calabrese": Network(PoseCalabrese, _LAST, _MAPS),
-    "pose-calabrese-mod": Network(PoseCalabreseMod, _EVENTS, _MAPS),
-    "pose-ppln": Network(PosePPLN, _EVENTS, _MAPS),
-    "steering-hu": Network(SteeringHu, _PAIR, _ANGLE),
-    "steering-humod": Network(SteeringHuMod, _PAIRS, _ANGLE),
-    "steering-ppln": Network(SteeringPPLN, _PAIRS, _ANGLE),
+    "deblur-deblursr": NetworkSpec(DeblurSR, _BLURRY, _SHARP),
+    "deblur-ecir": NetworkSpec(DeblurECIR, _BLURRY, _SHARP),
+    "deblur-edi": NetworkSpec(DeblurEDI, _BLURRY, _SHARP, learns=False),
+    "deblur-eslnet": NetworkSpec(DeblurESLNet, _BLURRY, _SHARP),
+    "deblur-eslnet-pp": NetworkSpec(DeblurESLNetPP, _BLURRY, _SHARP),
+    "deblur-ppln": NetworkSpec(DeblurPPLN, _BLURRY, _SHARP),
+    "deblur-ppln-head": NetworkSpec(DeblurPPLNHead, _BLURRY, _SHARP),
+    "deblur-ppln-head-small": NetworkSpec(partial(DeblurPPLNHead, **_SMALL), _BLURRY, _SHARP),
+    "deblur-unet-14": NetworkSpec(DeblurUNet14, _BLURRY, _SHARP),
+    "deblur-unet-14-small": NetworkSpec(partial(DeblurUNet14, **_SMALL_UNET), _BLURRY, _SHARP),
+    "deblur-unet-blind": NetworkSpec(DeblurUNet, _BLURRY, _SHARP),
+    "deblur-unet-t": NetworkSpec(DeblurUNetT, _BLURRY, _SHARP),
+    "pose-calabrese": NetworkSpec(PoseCalabrese, _LAST, _MAPS),
+    "pose-calabrese-mod": NetworkSpec(PoseCalabreseMod, _EVENTS, _MAPS),
+    "pose-ppln": NetworkSpec(PosePPLN, _EVENTS, _MAPS),
+    "steering-hu": NetworkSpec(SteeringHu, _PAIR, _ANGLE),
+    "steering-humod": NetworkSpec(SteeringHuMod, _PAIRS, _ANGLE),
+    "steering-ppln": NetworkSpec(SteeringPPLN, _PAIRS, _ANGLE),
 }
 
 

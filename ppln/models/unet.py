@@ -97,7 +97,7 @@ class _Affine(nn.Module):
 
 
 class DeblurPPLN(UNet, Deblurrer):
-    """The paper's U-Net, in which every layer is a PP layer. t is in [0, 1].
+    """PPLN, the paper's U-Net: every layer is a PP layer. t is in [0, 1].
 
     semantics: "released": its layers compute what the authors' code does, for comparison.
 
@@ -147,7 +147,7 @@ class DeblurPPLN(UNet, Deblurrer):
 
 
 class DeblurUNet(UNet, Deblurrer):
-    """The paper's baseline, plain and three times as wide. It never sees t: one image for all times."""
+    """U-Net, blind to t: the paper's baseline, plain and three times as wide. One image for all times."""
 
     first_time = 0  # of those that t may be; -1 for the authors' checkpoints
 
@@ -163,7 +163,7 @@ class DeblurUNet(UNet, Deblurrer):
 
 
 class DeblurUNetT(UNet, Deblurrer):
-    """The plain U-Net told the time: t in [0, 1] is an image of its own, after the blurry frame.
+    """U-Net, told t: plain; t in [0, 1] is an image of its own, after the blurry frame.
 
     residual: it gives what to add to the blurry frame, at first nothing. balance: see Deblurrer.
     """
@@ -185,7 +185,7 @@ class DeblurUNetT(UNet, Deblurrer):
 
 
 class DeblurUNet14(UNet, Deblurrer):
-    """The plain U-Net with an output for each of 14 time stamps, evenly spaced.
+    """U-Net, 14 outputs: plain, with an output for each of 14 time stamps, evenly spaced.
 
     frames: another number of them. Between those it is interpolated linearly. residual: they are what to add
     to the blurry frame, at first nothing. balance: see Deblurrer.

@@ -50,7 +50,7 @@ _FORM = {
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 
-class Metric(NamedTuple):
+class Measured(NamedTuple):
     name: str
     value: float
     unit: str  # empty for a plain number
@@ -65,7 +65,7 @@ class Card:
     """What it was trained on. Empty: there are no weights."""
     budget: str = ""
     """How long it was trained, and on what."""
-    metrics: tuple[Metric, ...] = ()
+    metrics: tuple[Measured, ...] = ()
     licence: str = "MIT"
     """Of the weights."""
     citation: str = CITATION
@@ -205,7 +205,7 @@ def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _card(header: Mapping[str, Any]) -> Card:
     values = {key: header[key] for key in Card.__dataclass_fields__}
-    return Card(**{**values, "metrics": tuple(Metric(*metric) for metric in values["metrics"])})
+    return Card(**{**values, "metrics": tuple(Measured(*metric) for metric in values["metrics"])})
 
 
 def _words(name: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ppln.engine.statistics import Interval, one_tailed, spread
+from ppln.engine.statistics import Interval, estimate, one_tailed
 from ppln.study.portions import Plain
 from ppln.study.rows import Claim, Study
 
@@ -44,7 +44,7 @@ def judge(study: Study, claim: Claim, results: Sequence[Plain]) -> Verdict | Non
     ours, theirs = ([side[seed] for seed in common] for side in sides)
     values = [_values(claim, side) for side in (ours, theirs)]
     differences = [a - b for a, b in zip(*values, strict=True)]
-    difference, interval = fmean(differences), spread(differences).interval
+    difference, interval = fmean(differences), estimate(differences).interval
     sign = 1 if study.metrics[claim.metric].better == "higher" else -1
     least_likely = difference if interval is None else interval[0 if sign > 0 else 1]
     holds = sign * difference >= claim.least and sign * least_likely > 0
@@ -54,7 +54,7 @@ def judge(study: Study, claim: Claim, results: Sequence[Plain]) -> Verdict | Non
             zip(*(of["per_sample"][claim.metric] for of in side), strict=True) for side in (ours, theirs)
         ]
         means = [[fmean(map(float, of)) for of in column] for column in columns]
-        of_samples = spread([a - b for a, b in zip(*means, strict=True)]).interval
+        of_samples = estimate([a - b for a, b in zip(*means, strict=True)]).interval
     every = [[sign * value for value in _values(claim, side.values())] for side in sides]
     p = one_tailed(*every) if study.one_tailed else None
     return Verdict(claim, difference, len(common), interval, of_samples, p, holds)

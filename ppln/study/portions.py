@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ppln.engine import stored
-from ppln.engine.compare import TOLERANCE, other_samples
+from ppln.engine.compare import TOLERANCE, other_fingerprint
 from ppln.files import write_whole
 from ppln.forms import NUMBER, SCALAR, Maybe, check_form, parse_json, shown
 from ppln.models.networks import NETWORKS
@@ -123,7 +123,7 @@ def merge(files: Sequence[Path]) -> Plain:
             for set_name, of in result["sets"].items():
                 other, known = sets.setdefault(set_name, (path, of))
                 _agree(f"the settings of {set_name}", other, known["settings"], path, of["settings"])
-                if column := other_samples(known["data"], of["data"]):
+                if column := other_fingerprint(known["data"], of["data"]):
                     raise ValueError(
                         f"{other} and {path} have other samples in the test set {set_name}, by their "
                         f"{column}; they are no parts of one study, leave one out"

@@ -21,19 +21,19 @@ from ppln.study.budget import Reproduce, common, is_same, row_settings, train_se
 from ppln.study.portions import Plain
 from ppln.study.processes import Job, Say, each
 from ppln.study.rows import Row, Study
-from ppln.study.runner import Runner, Wanted
+from ppln.study.runner import Pending, Runner
 from ppln.study.sets import StudySet, test_sets
 
 # With several processes: seconds that a training may take where none of its row is known, and its evaluation.
 UNKNOWN, ENDING = 120, 20
 
 
-class Done(NamedTuple):
+class Finished(NamedTuple):
     now: list[tuple[str, int]]  # rows and seeds that this call finished
     left: list[tuple[str, int]]  # those that it had no time for, or that failed
 
 
-def reproduce(study: Study, how: Reproduce, say: Say, add: Sequence[Path] = ()) -> tuple[Done, Plain]:
+def reproduce(study: Study, how: Reproduce, say: Say, add: Sequence[Path] = ()) -> tuple[Finished, Plain]:
     """Do what is not done yet, one seed of all rows after the other -> what was done, and all results.
 
     add: study.json files of other portions, whose results are added first.
@@ -65,7 +65,7 @@ def reproduce(study: Study, how: Reproduce, say: Say, add: Sequence[Path] = ()) 
         jobs = [Job(f"{of.row.key}, seed {of.seed}", of, plan.seconds(of.row)) for of in wanted]
         each(runner, jobs, keep, say, processes=how.processes, deadline=deadline)
         left = [(of.row.key, of.seed) for of in wanted if (of.row.key, of.seed) not in now]
-        return Done(now, left), portions.read(plan.file)
+        return Finished(now, left), portions.read(plan.file)
 
 
 def chosen(study: Study, how: Reproduce, among: Sequence[str] | None = None) -> list[Row]:
@@ -92,7 +92,7 @@ def check_budget(was: Plain, now: Plain, file: str) -> None:
         )
 
 
-def _in_order(study: Study, how: Reproduce, wanted: list[Wanted], runner: Runner) -> list[Wanted]:
+def _in_order(study: Study, how: Reproduce, wanted: list[Pending], runner: Runner) -> list[Pending]:
     """For processes: rows as they are given, such as the longest first, else one seed of all after the other;
     those of other samples come last: each process makes these for itself.
     """
@@ -129,10 +129,10 @@ class _Plan:
             check_budget(before["budget"], self.budget, ", ".join(map(str, add or known)))
         self.results = {(result["row"], result["seed"]): result for result in before["results"]}
 
-    def wanted(self) -> list[Wanted]:
+    def wanted(self) -> list[Pending]:
         """What is left to do."""
         jobs = [(row, seed) for row, seed in self._jobs() if not self._is_done(row, seed)]
-        return [Wanted(row, seed, self.results.get((row.key, seed))) for row, seed in jobs]
+        return [Pending(row, seed, self.results.get((row.key, seed))) for row, seed in jobs]
 
     def keep(self, result: Plain) -> None:
         self.results[result["row"], result["seed"]] = result

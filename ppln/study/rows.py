@@ -95,6 +95,8 @@ class Search:
     close: float = 0.0
     """Of the rates that are as close to the best, the lowest is taken: longer trainings may want lower
     ones."""
+    note: str = ""
+    """What else there is to say of what was taken."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,16 @@ class Study:
     parts: tuple[str, ...] = ()
     """Columns of the task's judge, such as night, by which test sets are also judged part by part."""
     search: Search | None = None
+    title: str = ""
+    """Of its page."""
+    about: str = ""
+    """What is compared, in a few sentences."""
+    note: str = ""
+    """What a reader has to know before any figure."""
+    words: str = ""
+    """What a reader of the tables needs: commands, and what titles of rows mean. Markdown, as is `method`."""
+    method: str = ""
+    """How it is done, beyond what the settings say; without figures of results."""
 
     @property
     def task(self) -> str:
@@ -141,7 +153,7 @@ class Study:
     def row(self, key: str) -> Row:
         return next(row for row in self.rows if row.key == key)
 
-    def title(self, key: str) -> str:
+    def row_title(self, key: str) -> str:
         """Of a row, which may be one that the study has no more."""
         return next((row.title for row in self.rows if row.key == key), key)
 

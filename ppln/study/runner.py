@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from ppln.engine import provenance, stored
-from ppln.engine.compare import is_mean, other_samples
+from ppln.engine.compare import is_mean, other_fingerprint
 from ppln.engine.config import Machine, Train
 from ppln.engine.evaluate import Evaluation, describe, evaluate, write
 from ppln.engine.fabric import holding, make_fabric
@@ -42,7 +42,7 @@ EVALUATED = 16  # samples at a time
 _LOGGED = ("step", "loss", "samples_per_s", "data_wait")
 
 
-class Wanted(NamedTuple):
+class Pending(NamedTuple):
     row: Row
     seed: int
     known: Plain | None  # what study.json has of them: some test sets may be missing
@@ -62,7 +62,7 @@ class Runner:
     def device(self) -> torch.device:
         return make_fabric(Machine(self.how.device)).device
 
-    def fill(self, wanted: list[Wanted]) -> None:
+    def fill(self, wanted: list[Pending]) -> None:
         """Make all samples now, for processes that are started with this: of the first row that has any."""
         first = next((of for of in wanted if of.row.trained), None)
         if first is not None:
@@ -72,7 +72,7 @@ class Runner:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def __call__(self, wanted: Wanted, say: Say) -> Iterator[Plain]:
+    def __call__(self, wanted: Pending, say: Say) -> Iterator[Plain]:
         row, seed, known = wanted
         folder = self.how.out / row.key / str(seed)
         training, file = None, None
@@ -186,7 +186,7 @@ class Runner:
 
     def check_data(self, name: str, data: dict[str, list[float]]) -> None:
         """All rows are evaluated on the same samples, which may have been made on several machines."""
-        if column := other_samples(self.data.setdefault(name, data), data):
+        if column := other_fingerprint(self.data.setdefault(name, data), data):
             raise ValueError(
                 f"test set {name}: by its {column}, it has other samples than the {name} of "
                 f"{self.how.out / portions.FILE}; give the same ones, another name, or another --out"

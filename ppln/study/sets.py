@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from ppln.engine import stored
-from ppln.engine.compare import other_samples
+from ppln.engine.compare import other_fingerprint
 from ppln.engine.config import Train
-from ppln.engine.evaluate import BATCH, told_apart
-from ppln.engine.feed import Held, Make, maker, per_making
+from ppln.engine.evaluate import BATCH, fingerprint
+from ppln.engine.feed import Held, Make, batch_maker, per_making
 from ppln.study.budget import Reproduce, common
 from ppln.study.portions import Plain
 from ppln.study.rows import Settings, Study
@@ -39,7 +39,7 @@ class Samples:
             self._kept = None  # its memory is free before the new one's is taken
             gc.collect()
             source = settings.task.source("train")
-            make = maker(source, settings.optimizer.batch, device, keep=True)
+            make = batch_maker(source, settings.optimizer.batch, device, keep=True)
             self._kept = data, make, Held(settings.task, "val")
         return self._kept[1:]
 
@@ -88,21 +88,21 @@ class StudySet(Held):
             return False
         spots, now = self._spots
         was = {column: [values[i] for i in spots] for column, values in result["data"].items()}
-        return other_samples(was, now) is None
+        return other_fingerprint(was, now) is None
 
     def data(self, size: int, device: torch.device) -> dict[str, list[float]]:
         """What tells its samples from others, by the study's task, whatever a row changes about that."""
         if not self._data:
             for first in range(0, len(self), size):
                 samples = self.batch(range(first, min(first + size, len(self))), device)
-                for column, values in told_apart(self.task.batch(samples, None, 0)).items():
+                for column, values in fingerprint(self.task.batch(samples, None, 0)).items():
                     self._data.setdefault(column, []).extend(float(f"{v:.6g}") for v in values)
         return self._data
 
     @cached_property
     def _spots(self) -> tuple[list[int], dict[str, list[float]]]:
         spots = sorted({k * len(self) // SPOTS for k in range(SPOTS)})
-        found = told_apart(self.task.batch(self.source.batch(spots, "cpu"), None, 0))
+        found = fingerprint(self.task.batch(self.source.batch(spots, "cpu"), None, 0))
         return spots, {column: values.tolist() for column, values in found.items()}
 
 

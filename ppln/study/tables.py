@@ -1,6 +1,6 @@
 """Tables of a study, in Markdown, from what portions.py read of study.json files.
 
-    put(Path("docs/results.md"), STUDIES["deblur"], merge([Path("a/study.json"), Path("b/study.json")]))
+    print(markdown(STUDIES["deblur"], merge([Path("a/study.json"), Path("b/study.json")])))
 
 Figures are means over seeds ± standard deviation. The paper's stand beside, in columns of their own.
 """
@@ -8,12 +8,10 @@ Figures are means over seeds ± standard deviation. The paper's stand beside, in
 import math
 import string
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
 from ppln.engine.statistics import Interval
-from ppln.files import check_target, write_whole
 from ppln.forms import check_form
 from ppln.markdown import grid
 from ppln.study.claims import judge
@@ -24,47 +22,30 @@ SAME_SIZE = 0.05  # networks whose parameters differ by no more count as equally
 Grouped = Mapping[str, list[Plain]]  # results by row
 
 
-def put(page: Path, study: Study, found: Mapping[str, Any]) -> None:
-    """Put the tables into a page of Markdown, between its lines `<!-- study NAME -->` and `<!-- end -->`."""
-    before, after = around(page, study.task)
-    write_whole(page, f"{before}\n\n{markdown(study, found)}\n{after}")
-
-
-def around(page: Path, name: str) -> tuple[str, str]:
-    """What a page has up to the first of these lines, and from the second on."""
-    start, end = f"<!-- study {name} -->", "<!-- end -->"
-    if not page.is_file():
-        raise FileNotFoundError(f"there is no {page}; write one that has the lines {start} and {end}")
-    check_target(page, overwrite=True)  # it can be replaced
-    try:
-        before, found, rest = page.read_text(encoding="utf-8").partition(start)
-    except UnicodeDecodeError:
-        raise ValueError(f"{page} is no text; give a page of Markdown") from None
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise ValueError(f"{page} has no line {start} followed by {end}; add both")
-    return before + start, end + after
-
-
 def markdown(study: Study, found: Mapping[str, Any]) -> str:
     """All tables, the claims, and what the trainings took. found: what a study.json has."""
     if not found["results"]:
         return "There are no results yet.\n"
-    grouped: dict[str, list[Plain]] = {}
-    for result in study.ordered(found["results"]):
-        grouped.setdefault(result["row"], []).append(result)
-    parts = [_about(study, found, grouped)]
-    for table in study.tables:
-        made = _table(study, table, grouped) if table.by is None else _by_parts(study, table, grouped)
-        parts += [f"### {table.title}", made]
+    by_row = grouped(study, found["results"])
+    parts = [_about(study, found, by_row)]
+    for one in study.tables:
+        parts += [f"### {one.title}", table(study, one, by_row)]
     if study.claims:
         parts += ["### Claims", _claims(study, found["results"])]
-    parts += ["### What it took", _training(study, grouped)]
+    parts += ["### What it took", _training(study, by_row)]
     return "\n\n".join(parts) + "\n"
 
 
+def grouped(study: Study, results: Iterable[Plain]) -> dict[str, list[Plain]]:
+    """Results by row, in the study's order."""
+    found: dict[str, list[Plain]] = {}
+    for result in study.ordered(results):
+        found.setdefault(result["row"], []).append(result)
+    return found
+
+
 def _about(study: Study, found: Mapping[str, Any], grouped: Grouped) -> str:
-    sets = _sets(grouped)
+    sets = sets_of(grouped)
     units = f"; {study.units}" if study.units else ""
     lines = [
         _budget(study, found["budget"]),
@@ -99,7 +80,10 @@ def _budget(study: Study, budget: Mapping[str, Any]) -> str:
     return study.budget.format(**settings)
 
 
-def _table(study: Study, table: Table, grouped: Grouped) -> str:
+def table(study: Study, table: Table, grouped: Grouped) -> str:
+    """One of the study's tables, or another of its rows."""
+    if table.by is not None:
+        return _by_parts(study, table, grouped)
     columns = _columns(study, grouped)
     papers = {row.key: row.paper for row in study.rows}
     paper = study.paper if any(papers.get(key) for key in table.rows) else ()
@@ -108,7 +92,7 @@ def _table(study: Study, table: Table, grouped: Grouped) -> str:
     rows = [["", "parameters", "seeds", *titles, *told]]
     for key in table.rows:
         mine = grouped.get(key, [])
-        cells = [study.title(key), "", ""]
+        cells = [study.row_title(key), "", ""]
         if mine:
             size, trained = mine[0]["parameters"], mine[0]["training"]
             cells[1:] = f"{size / 1e6:.2f} M" if size else "none", str(len(mine)) if trained else ""
@@ -121,7 +105,7 @@ def _table(study: Study, table: Table, grouped: Grouped) -> str:
 def _by_parts(study: Study, table: Table, grouped: Grouped) -> str:
     """The first metric on the first test set, a line for each part of it."""
     metric, name = study.metric, next(iter(study.sets))
-    rows = [[f"{_metric(study, metric)}, {name}, by {table.by}", *map(study.title, table.rows)]]
+    rows = [[f"{_metric(study, metric)}, {name}, by {table.by}", *map(study.row_title, table.rows)]]
     found: dict[str, dict[str, list[float]]] = {}  # by part, by row
     for key in table.rows:
         for result in grouped.get(key, []):
@@ -135,7 +119,7 @@ def _by_parts(study: Study, table: Table, grouped: Grouped) -> str:
     return grid(rows)
 
 
-def _sets(grouped: Grouped) -> dict[str, int]:
+def sets_of(grouped: Grouped) -> dict[str, int]:
     """The test sets that there are results of, and how many samples each has."""
     every = (result["sets"] for mine in grouped.values() for result in mine)
     return {name: of["samples"] for sets in every for name, of in sets.items()}
@@ -145,8 +129,8 @@ def _columns(study: Study, grouped: Grouped) -> list[tuple[Column, str]]:
     """With their test sets, as far as there are results of these."""
     found: list[tuple[Column, str]] = []
     for column in study.columns:
-        names = [name for name in _sets(grouped) if name not in study.sets]
-        names = [column.set] if column.set in _sets(grouped) else names if column.set is None else []
+        names = [name for name in sets_of(grouped) if name not in study.sets]
+        names = [column.set] if column.set in sets_of(grouped) else names if column.set is None else []
         found += [(column, name) for name in names if not column.below or _left_out(column, name, grouped)]
     return found
 
@@ -191,6 +175,13 @@ def _values(mine: Iterable[Plain], name: str, metric: str) -> dict[int, float]:
     }
 
 
+def mean_of(study: Study, mine: Iterable[Plain]) -> float:
+    """The first metric on the first test set, the mean over seeds: the higher, the better."""
+    sign = 1 if study.metrics[study.metric].better == "higher" else -1
+    values = _values(mine, next(iter(study.sets)), study.metric).values()
+    return sign * fmean(values) if values else -math.inf
+
+
 def _metric(study: Study, name: str) -> str:
     return study.metrics[name].title if name in study.metrics else name
 
@@ -216,7 +207,7 @@ def _claims(study: Study, results: Sequence[Plain]) -> str:
         metric = study.metrics[claim.metric]
         sign, digits = ">" if metric.better == "higher" else "<", metric.digits
         least = f" by {claim.least:g} or more" if claim.least else ""
-        text = f"{study.title(claim.ours)} {sign} {study.title(claim.theirs)}{least}"
+        text = f"{study.row_title(claim.ours)} {sign} {study.row_title(claim.theirs)}{least}"
         text += f": {metric.title}, {claim.set}"
         verdict = judge(study, claim, results)
         if verdict is None:
@@ -266,7 +257,7 @@ def _training(study: Study, grouped: Grouped) -> str:
         checked = [float(of["validation"][metric]) for of in told if metric in of.get("validation", {})]
         rows.append(
             [
-                study.title(key),
+                study.row_title(key),
                 f"{settings['optimizer']['learning_rate']:g}",
                 f"{samples:,}",
                 *frames,
@@ -279,7 +270,7 @@ def _training(study: Study, grouped: Grouped) -> str:
         )
     every = (result["training"] for mine in grouped.values() for result in mine)
     abouts = [training["about"] for training in every if training]
-    revisions = sorted({_revision(about["git"]) for about in abouts})
+    revisions = sorted({revision(about["git"]) for about in abouts})
     versions = sorted({about["versions"].get("torch", "unknown") for about in abouts})
     note = (
         "Seconds are without waiting for samples, which the first training of a machine makes for all. "
@@ -288,5 +279,5 @@ def _training(study: Study, grouped: Grouped) -> str:
     return f"{grid(rows)}\n\n{note}"
 
 
-def _revision(git: Mapping[str, Any] | None) -> str:
+def revision(git: Mapping[str, Any] | None) -> str:
     return f"{git['revision'][:12]}{' with changes' if git['dirty'] else ''}" if git else "unknown"

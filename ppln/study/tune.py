@@ -28,7 +28,7 @@ from ppln.engine.fabric import make_fabric
 from ppln.engine.train import Interrupted, train
 from ppln.engine.watch import NotFinite
 from ppln.files import alone, make_folder
-from ppln.forms import read_json, write_json
+from ppln.forms import Maybe, read_json, write_json
 from ppln.study import portions
 from ppln.study.budget import Reproduce, train_settings
 from ppln.study.portions import Plain
@@ -39,7 +39,11 @@ from ppln.study.sets import Samples
 
 FILE = "tune.json"
 MORE = 8  # rates beyond those of the search, at most
-_TRIED = {str: [{"learning_rate": float}]}
+FORM = {
+    "about": {"git": Maybe({"revision": str, "dirty": bool}), "versions": {str: str}},
+    "budget": {str: object},
+    "tried": {str: [{"learning_rate": float}]},
+}
 Tried = list[Plain]  # learning rate, settings of the task, metric and seconds of each training
 
 
@@ -61,7 +65,7 @@ def tune(study: Study, how: Reproduce, say: Say, add: Sequence[Path] = ()) -> di
     with alone(how.out):
         tried: dict[str, Tried] = {}
         if file.exists():
-            before = read_json(file, {"budget": {str: object}, "tried": _TRIED})
+            before = read_json(file, FORM)
             check_budget(before["budget"], now, str(file))
             tried = before["tried"]
         about = provenance.about(command=False)

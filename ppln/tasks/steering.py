@@ -76,7 +76,7 @@ class Steering(Task):
         drives = -(-length // self.samples_per_drive)
         size = (self.height, self.width)
         driving = Driving(split, size=size, length=drives * DRIVE, seed=self.data_seed)
-        return Spread(driving, length, DRIVE // self.samples_per_drive)
+        return Thinned(driving, length, DRIVE // self.samples_per_drive)
 
     def batch(self, samples: SteeringSample, positions: Tensor | None, seed: int) -> Batch:
         """x [B, 20, H, W]: frames, then event frames, each scaled on its own. Nothing is random."""
@@ -146,7 +146,7 @@ class _Straight(nn.Module):
         return torch.zeros_like(t)
 
 
-class Spread:
+class Thinned:
     """Every `step`-th sample of some drives, `length` in all."""
 
     def __init__(self, driving: "Driving", length: int, step: int) -> None:

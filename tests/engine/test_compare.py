@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from ppln.engine.compare import compare, paired, read, spread, table
+from ppln.engine.compare import compare, estimate, paired, read, table
 from ppln.engine.evaluate import Evaluation, write
 from ppln.engine.statistics import _flip_signs
 from ppln.tasks import Deblur
@@ -126,16 +126,16 @@ def test_only_finite_pairs_count():
 
 
 def test_spread():
-    got = spread([1.0, 2.0, 4.0, 5.0])
+    got = estimate([1.0, 2.0, 4.0, 5.0])
     assert (got.mean, got.deviation) == (3.0, pytest.approx(math.sqrt(10 / 3)))
     want = stats.t.interval(0.95, 3, loc=3.0, scale=math.sqrt(10 / 3) / 2)
     assert got.interval == pytest.approx(want)
-    assert spread([7.0]) == ((7.0,), 7.0, None, None)
+    assert estimate([7.0]) == ((7.0,), 7.0, None, None)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
     """Of 400 experiments with five seeds, 95 % +- 1.1 % (one standard error)."""
-    held = sum(low <= 0 <= high for low, high in (spread(row).interval for row in normal(400, 5).tolist()))
+    held = sum(low <= 0 <= high for low, high in (estimate(row).interval for row in normal(400, 5).tolist()))
     assert 0.91 < held / 400 < 0.985
 
 
@@ -148,7 +148,7 @@ def test_rows(tmp_path):
     assert (got.task, got.split, got.samples, got.ours, got.theirs) == ("measure", "test", 40, "a", "b")
     score, rmse = got.rows
     assert (score.metric, score.better, rmse.metric, rmse.better) == ("score", "higher", "rmse", "lower")
-    assert score.ours == spread(ours.mean(1).tolist())
+    assert score.ours == estimate(ours.mean(1).tolist())
     assert score.difference == pytest.approx(ours.mean() - theirs.mean())
     of_samples = ours.mean(0), theirs.mean(0)
     assert score.samples.t == pytest.approx(stats.ttest_rel(*of_samples).pvalue)

@@ -18,7 +18,7 @@ from ppln.engine.export import export
 from ppln.functional import use_backend
 from ppln.models import networks, weights
 from ppln.models.layout import crop, fold, pad, repeat
-from ppln.models.networks import Network
+from ppln.models.networks import NetworkSpec
 from ppln.models.weights import Card
 
 needs_onnx = pytest.mark.skipif(
@@ -45,7 +45,9 @@ class Tiny(nn.Module):
 
 @pytest.fixture
 def tiny(monkeypatch, tmp_path: Path) -> Path:
-    monkeypatch.setitem(networks.NETWORKS, "pose-tiny", Network(Tiny, "x [B, 2, H, W]", "[B, T, 5, H, W]"))
+    monkeypatch.setitem(
+        networks.NETWORKS, "pose-tiny", NetworkSpec(Tiny, "x [B, 2, H, W]", "[B, T, 5, H, W]")
+    )
     monkeypatch.setattr(exporting, "_trace", trace_once)
     return small_file(tmp_path, "pose-tiny")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from line import Line, Lines
 
-from ppln.engine.feed import Feed, Held, Order, maker
+from ppln.engine.feed import Feed, Held, Order, batch_maker
 
 CPU = torch.device("cpu")
 
@@ -125,7 +125,7 @@ def test_kept_samples_are_made_once():
             made.extend(indices)
             return super().batch(indices, device)
 
-    plain, kept = Lines(9, 0), maker(Counted(9, 0), 3, CPU, keep=True)
+    plain, kept = Lines(9, 0), batch_maker(Counted(9, 0), 3, CPU, keep=True)
     for indices in ([3, 1, 4], [1, 5, 1], [0, 1, 2, 3], list(range(9))):
         expected, got = plain.batch(indices), kept(indices)
         assert torch.equal(got.number, expected.number)
@@ -147,7 +147,7 @@ def test_held_batches_are_made_once():
 
 def test_what_makes_samples_is_gone_when_all_are_kept():
     source = Lines(9, 0)
-    kept, gone = maker(source, 3, CPU, keep=True), weakref.ref(source)
+    kept, gone = batch_maker(source, 3, CPU, keep=True), weakref.ref(source)
     del source
     kept(list(range(8)))
     assert gone() is not None

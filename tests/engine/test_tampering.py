@@ -11,14 +11,14 @@ from ppln.datasets.windows import Entry, Manifest
 from ppln.engine.evaluate import Evaluation, write
 from ppln.engine.train import train
 from ppln.models import networks, weights
-from ppln.models.weights import Card, Metric
+from ppln.models.weights import Card, Measured
 from ppln.tasks import TASKS, Steering
 
 
 def made_weights(folder):
     options = {"width": 2, "channels": 2, "layers": 3}
     net = ppln.create_model("deblur-ppln-head", **options)
-    card = Card("scenes", "2 steps", (Metric("psnr", 20.5, "dB", "scenes"),), date="2026-01-31")
+    card = Card("scenes", "2 steps", (Measured("psnr", 20.5, "dB", "scenes"),), date="2026-01-31")
     weights.write(folder / "weights.safetensors", net, "deblur-ppln-head", options, card)
 
 

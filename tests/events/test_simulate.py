@@ -13,7 +13,7 @@ from python_camera import python_bits, python_events
 
 from ppln.events import Events, concatenate
 from ppln.events import simulate as module
-from ppln.events.camera import EventCamera, Pixels, Train, exceeds, most_of_poisson, thresholds
+from ppln.events.camera import EventCamera, EventTrain, Pixels, exceeds, most_of_poisson, thresholds
 from ppln.events.random import bits, normal_pair, uniform
 from ppln.events.representations import histogram
 from ppln.events.simulate import simulate_events, simulate_histogram, simulate_video
@@ -289,7 +289,7 @@ def test_counts_agree_with_times_to_the_last_digit():
     number, edge = 12, torch.tensor([[500.0]], dtype=torch.float64)
     first = torch.from_numpy(draw.uniform(0, 400, (1, 5000)) ** 2 / 400)
     period = (edge - 0.5 - first) / torch.from_numpy(draw.integers(1, number, (1, 5000)))
-    train = Train(torch.full_like(first, number), first, period, torch.ones_like(first))
+    train = EventTrain(torch.full_like(first, number), first, period, torch.ones_like(first))
     times = torch.stack([train.time(torch.full_like(first, k)) for k in range(number)])
     assert torch.equal(train.number_before(edge), (times < edge).sum(0).double())
     guess = ((edge - 0.5 - first) / period).ceil().clamp(0, number)

@@ -12,13 +12,13 @@ from torch import nn
 
 import ppln
 from ppln.models import networks, weights
-from ppln.models.networks import Network
-from ppln.models.weights import Card, Metric
+from ppln.models.networks import NetworkSpec
+from ppln.models.weights import Card, Measured
 
 CARD = Card(
     data="people: 10 | samples",
     budget="3 steps of 2 samples",
-    metrics=(Metric("mpjpe_mm", 81.25, "mm", "the test data"),),
+    metrics=(Measured("mpjpe_mm", 81.25, "mm", "the test data"),),
     date="2026-01-31",
 )
 
@@ -66,7 +66,7 @@ def test_round_trip(dtype: str, tmp_path: Path):
     assert (card.name, card.parameters, card.dtype) == ("steering-ppln", 455_338, dtype)
     assert card.options == {"segments": 3, "temperature": 100.0, "normalize": True}
     assert card.metrics == CARD.metrics
-    assert type(card.metrics[0]) is Metric
+    assert type(card.metrics[0]) is Measured
     parameters = dict(model.named_parameters())
     state = again.state_dict()
     assert state.keys() == model.state_dict().keys()
@@ -129,7 +129,7 @@ class Tabled(nn.Module):
 
 
 def test_buffers_that_are_not_stored_are_computed(tmp_path: Path, monkeypatch):
-    monkeypatch.setitem(networks.NETWORKS, "tabled", Network(Tabled, "x", "y"))
+    monkeypatch.setitem(networks.NETWORKS, "tabled", NetworkSpec(Tabled, "x", "y"))
     model, path = Tabled(rows=4), tmp_path / "a.safetensors"
     weights.write(path, model, "tabled", {"rows": 4}, CARD)
     before = torch.get_rng_state()
@@ -233,7 +233,7 @@ def test_writing_errors(tmp_path: Path):
         weights.write(path, model, "pose-ppln", {"segments": 4}, CARD)
     with pytest.raises(ValueError, match=r"conv=.*cannot be written to a file"):
         weights.write(path, model, "pose-ppln", {"conv": ppln.nn.PPConv2d}, CARD)
-    wrong = replace(CARD, metrics=(Metric("psnr", float("nan"), "dB", "x"),))
+    wrong = replace(CARD, metrics=(Measured("psnr", float("nan"), "dB", "x"),))
     with pytest.raises(ValueError, match="the metric psnr is nan; leave it out"):
         weights.write(path, model, "pose-ppln", {}, wrong)
     with torch.no_grad():

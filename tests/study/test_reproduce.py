@@ -19,7 +19,7 @@ from line import Line, Lines, register, settings
 from ppln import tasks
 from ppln.engine import checkpoint, provenance, trained
 from ppln.engine.evaluate import evaluate
-from ppln.engine.feed import Held, maker
+from ppln.engine.feed import Held, batch_maker
 from ppln.engine.train import Loop, train
 from ppln.engine.trained import find, home
 from ppln.files import alone
@@ -472,7 +472,7 @@ def test_a_row_that_diverges_does_not_stop_the_others(tmp_path):
 
 def test_shared_samples_change_no_bit(tmp_path):
     alone = settings(tmp_path / "alone", keep_samples=True, seed=3)
-    make = maker(alone.task.source("train"), alone.optimizer.batch, torch.device("cpu"), keep=True)
+    make = batch_maker(alone.task.source("train"), alone.optimizer.batch, torch.device("cpu"), keep=True)
     val = Held(alone.task, "val")
     train(settings(tmp_path / "first", keep_samples=True, seed=5), make=make, val=val)  # fills them
     metrics = train(alone).metrics

@@ -169,22 +169,3 @@ def test_metrics_that_are_not_finite_are_shown():
     text = tables.markdown(STUDY, study(made("ours", 0, 34.0) | {"sets": {}}, made("blurry", 0, math.inf)))
     assert cells(text, "EDI")["PSNR, scenes"] == "inf"
     assert cells(text, "our network")["PSNR, scenes"] == ""
-
-
-def test_a_page_gets_the_tables_between_its_markers(tmp_path):
-    page, content = tmp_path / "results.md", study(*everything())
-    page.write_text("# Results\n\n<!-- study deblur -->\nwas here\n<!-- end -->\n\nMore: <!-- end -->\n")
-    tables.put(page, STUDY, content)
-    once = page.read_text()
-    assert once.startswith("# Results\n\n<!-- study deblur -->\n\nOne budget")
-    assert once.endswith("\n<!-- end -->\n\nMore: <!-- end -->\n")
-    assert "was here" not in once
-    assert tables.markdown(STUDY, content) in once
-    tables.put(page, STUDY, content)
-    assert page.read_text() == once
-    page.write_text("# Results\n")
-    with pytest.raises(ValueError, match="has no line <!-- study deblur --> followed by <!-- end -->"):
-        tables.put(page, STUDY, content)
-    assert page.read_text() == "# Results\n"
-    with pytest.raises(FileNotFoundError, match=r"there is no .*none.md; write one"):
-        tables.put(tmp_path / "none.md", STUDY, content)

@@ -35,7 +35,7 @@ LONGEST_MAGIC = 32  # bytes of the first line
 LARGEST_CHUNK = 1 << 28  # bytes, decompressed; those of real bags have a million
 PIECE = 1 << 17  # events decoded at a time: what is made of them stays in the processor's cache
 
-Sample = tuple[int, tuple[float, ...], tuple[float, ...]]  # microseconds; m/s2 and radians/s along x, y and z
+ImuSample = tuple[int, tuple[float, ...], tuple[float, ...]]  # us; m/s2 and radians/s along x, y and z
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -89,7 +89,7 @@ def _packets(path: Path, reader: Any, options: Options, only_events: bool) -> It
 
     waiting: list[memoryview] = []
     waits = done = 0
-    samples: list[Sample] = []
+    samples: list[ImuSample] = []
     for where, kind, message in _messages(path, reader, [topic, image_topic, imu_topic]):
         try:
             if kind == IMAGE:
@@ -243,7 +243,7 @@ def _frame(message: bytes) -> Frames:
     return Frames(np.ascontiguousarray(image)[None], t)
 
 
-def _sample(message: bytes) -> Sample:
+def _sample(message: bytes) -> ImuSample:
     secs, nsecs, length = struct.unpack_from("<III", message, 4)
     start = 16 + length
     if len(message) != start + IMU_BYTES:
@@ -255,6 +255,6 @@ def _sample(message: bytes) -> Sample:
     return secs * 1_000_000 + nsecs // 1000, accelerometer, gyroscope
 
 
-def _imu(samples: list[Sample]) -> Imu:
+def _imu(samples: list[ImuSample]) -> Imu:
     t, accelerometer, gyroscope = zip(*samples, strict=True)
     return Imu.from_si(np.array(t, np.int64), np.array(accelerometer), np.array(gyroscope))

@@ -22,7 +22,7 @@ from ppln.datasets.synthetic.driving.road import (
     Layer,
     Look,
     Road,
-    Scene,
+    RoadScene,
     View,
     beside,
     box,
@@ -66,7 +66,7 @@ def render(road: Road, look: Look, view: View, size: tuple[int, int], tile: Tens
     return _through_windscreen(scene, light + lamps(scene, vehicles), size)
 
 
-def _sky(scene: Scene) -> Tensor:
+def _sky(scene: RoadScene) -> Tensor:
     """Clouds on a plane, hills before them, and below the horizon land too far away to see."""
     look, view = scene.look, scene.view
     above = scene.up + scene.grade  # of the true horizon
@@ -85,7 +85,7 @@ def _sky(scene: Scene) -> Tensor:
     return torch.lerp(light, hill.expand_as(light), step(ridge - above, 1 / scene.focal))
 
 
-def _ground(scene: Scene) -> Layer:
+def _ground(scene: RoadScene) -> Layer:
     look, view, ahead = scene.look, scene.view, scene.ahead
     slope = (ahead.Z - look.camera_height[..., 0]) / ahead.X
     hit = first_hit(ahead, slope, scene.up[..., 0]).map(lambda column: column[..., None])  # [B, T, H, 1]
@@ -139,14 +139,14 @@ def _ground(scene: Scene) -> Layer:
     return Layer(scene.hazed(albedo * light, X), X, (hit.X < FAR_M).float())
 
 
-def _outer_edges(scene: Scene) -> tuple[tuple[int, Tensor], tuple[int, Tensor]]:
+def _outer_edges(scene: RoadScene) -> tuple[tuple[int, Tensor], tuple[int, Tensor]]:
     """Side, and `across` where the grass begins, beyond both carriageways."""
     right, left, median = scene.edges()
     left = torch.where(scene.look.divided > 0, 2 * median - right, left)
     return (1, left + scene.look.shoulder), (-1, right - scene.look.shoulder)
 
 
-def _along(scene: Scene, s: Tensor, period_m: float, row: float) -> Tensor:
+def _along(scene: RoadScene, s: Tensor, period_m: float, row: float) -> Tensor:
     """Noise along the road, s [B, T, 1, W]."""
     return scene.noise(torch.stack([s / (period_m / 2), torch.full_like(s, row)], -1))
 
@@ -161,7 +161,7 @@ def _nearer(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> list[Tensor]:
     return [torch.where(a[0] < b[0], p, q) for p, q in zip(a, b, strict=True)]
 
 
-def _forest(scene: Scene) -> Layer:
+def _forest(scene: RoadScene) -> Layer:
     """A wall of trees on either side, with gaps; of the two, a column shows the nearer."""
     look = scene.look
     sides: list[tuple[Tensor, ...]] = []
@@ -181,7 +181,7 @@ def _forest(scene: Scene) -> Layer:
     return Layer(scene.hazed(albedo * scene.upright_light(X, height), X), X, cover)
 
 
-def _nearest(scene: Scene, things: list[tuple[Tensor, ...]], count: int) -> Iterator[tuple[Tensor, ...]]:
+def _nearest(scene: RoadScene, things: list[tuple[Tensor, ...]], count: int) -> Iterator[tuple[Tensor, ...]]:
     """Of upright things the nearest in each column, then the next.
 
     things: tuples of X, Y, Z, half the width, bottom, top, and 1 for a round outline or 0, each [B, T, M].
@@ -204,7 +204,7 @@ def _nearest(scene: Scene, things: list[tuple[Tensor, ...]], count: int) -> Iter
         distance = distance.scatter(2, index, FAR_M)
 
 
-def _trees(scene: Scene) -> Iterator[Layer]:
+def _trees(scene: RoadScene) -> Iterator[Layer]:
     look = scene.look
     things: list[tuple[Tensor, ...]] = []
     for side, edge in _outer_edges(scene):
@@ -223,7 +223,7 @@ def _trees(scene: Scene) -> Iterator[Layer]:
         yield Layer(scene.hazed(albedo * scene.upright_light(X, height), X), X, cover)
 
 
-def _posts(scene: Scene) -> Layer:
+def _posts(scene: RoadScene) -> Layer:
     """Delineators every 50 m, with a reflector that answers the head lights; poles and signs."""
     look = scene.look
     things: list[tuple[Tensor, ...]] = []
@@ -248,7 +248,7 @@ def _posts(scene: Scene) -> Layer:
     return Layer(scene.hazed(light, X), X, cover)
 
 
-def _rails(scene: Scene) -> Layer:
+def _rails(scene: RoadScene) -> Layer:
     look = scene.look
     right, left, _ = scene.edges()
     sides: list[tuple[Tensor, ...]] = []
@@ -269,7 +269,7 @@ def _rails(scene: Scene) -> Layer:
     return Layer(scene.hazed(albedo * scene.upright_light(X, height), X), X, cover)
 
 
-def _through_windscreen(scene: Scene, light: Tensor, size: tuple[int, int]) -> Tensor:
+def _through_windscreen(scene: RoadScene, light: Tensor, size: tuple[int, int]) -> Tensor:
     """The bonnet below, and a lens that is darker towards its corners."""
     up, left = pixel_axes(size, light.device)
     lowest = (HORIZON - 1) * size[0] / (FOCAL * size[1])

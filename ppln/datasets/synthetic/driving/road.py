@@ -102,7 +102,7 @@ class Points(NamedTuple):
         return Points(*(function(column) for column in self))
 
 
-class Scene(NamedTuple):
+class RoadScene(NamedTuple):
     """What all layers of a picture share."""
 
     look: Look  # each [B, 1, 1, 1]
@@ -151,13 +151,13 @@ class Layer(NamedTuple):
     cover: Tensor  # share of the pixel, 0..1
 
 
-def make_scene(road: Road, look: Look, view: View, size: tuple[int, int], tile: Tensor) -> Scene:
+def make_scene(road: Road, look: Look, view: View, size: tuple[int, int], tile: Tensor) -> RoadScene:
     up, left = pixel_axes(size, view.s.device)
     ahead, grade = look_ahead(road, view)
     look = Look(*(field[:, None, None, None] for field in look))
     view = View(*(field[..., None, None] for field in view))
     up = up + view.pitch + look.camera_pitch
-    return Scene(look, view, ahead, grade[..., None], tile, up, left, FOCAL * size[1])
+    return RoadScene(look, view, ahead, grade[..., None], tile, up, left, FOCAL * size[1])
 
 
 def pixel_axes(size: tuple[int, int], device: torch.device | None = None) -> tuple[Tensor, Tensor]:
@@ -214,7 +214,7 @@ def first_hit(points: Points, slope: Tensor, query: Tensor) -> Points:
     return hit._replace(X=torch.where(missed, FAR_M, X))
 
 
-def beside(scene: Scene, across: Tensor, side: int) -> Points:
+def beside(scene: RoadScene, across: Tensor, side: int) -> Points:
     """Where columns meet an upright surface along the road, on the left (1) or right (-1) -> [B, T, 1, W]."""
     ahead, across = scene.ahead, across[..., 0]
     X = (ahead.X - across * ahead.turn.sin()).clamp(min=0.1)
@@ -224,7 +224,7 @@ def beside(scene: Scene, across: Tensor, side: int) -> Points:
 
 
 def seen_at(
-    scene: Scene, s: Tensor, across: Tensor, nearest: float = 2.4
+    scene: RoadScene, s: Tensor, across: Tensor, nearest: float = 2.4
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """X, Y, Z and turn of things at s, across [B, T, M]. X is FAR_M for those that are not between `nearest`
     and VIEW_M metres of road ahead."""
@@ -242,7 +242,7 @@ def seen_at(
 
 
 def next_places(
-    scene: Scene, purpose: int, side: int, spacing: float, count: int, moved: Tensor | float = 0.0
+    scene: RoadScene, purpose: int, side: int, spacing: float, count: int, moved: Tensor | float = 0.0
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Every `spacing` m of the road there is a place for a thing: s of the next ones [B, T, count], and four
     random numbers of each. side: 1 or -1. moved: m that the things have come towards us."""

@@ -16,7 +16,7 @@ from ppln.datasets.synthetic.driving.road import (
     ONCOMING,
     OTHERS,
     Layer,
-    Scene,
+    RoadScene,
     box,
     next_places,
     seen_at,
@@ -45,7 +45,7 @@ class Cars(NamedTuple):
     braking: Tensor
 
 
-def traffic(scene: Scene) -> Cars:
+def traffic(scene: RoadScene) -> Cars:
     look, time, own = scene.look, scene.view.time[..., 0], scene.view.s[..., 0]
     lane, divided = look.lane[..., 0], look.divided[..., 0]
     s, (_, present, kind, shade) = next_places(
@@ -79,7 +79,7 @@ def traffic(scene: Scene) -> Cars:
     )
 
 
-def cars(scene: Scene, vehicles: Cars) -> Layer:
+def cars(scene: RoadScene, vehicles: Cars) -> Layer:
     """Of all cars, the nearest in each column: the end towards us, or the side that can be seen."""
     columns = (v[..., None] for v in vehicles)  # [B, T, M, 1]
     X, Y, Z, turn, width, height, length, albedo, oncoming, _ = columns
@@ -122,7 +122,7 @@ def cars(scene: Scene, vehicles: Cars) -> Layer:
     return Layer(scene.hazed(body * lit, X), X, cover)
 
 
-def lamps(scene: Scene, vehicles: Cars) -> Tensor:
+def lamps(scene: RoadScene, vehicles: Cars) -> Tensor:
     """Light of lamps -> [B, T, H, W]: Gaussians, each a row times a column, so all are one matrix product."""
     look, night = scene.look, scene.look.night[..., 0] > 0
     tail = torch.where(night, 0.8 + 2 * vehicles.braking, 0.6 * vehicles.braking)

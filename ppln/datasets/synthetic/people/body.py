@@ -78,7 +78,7 @@ def rectangles(bodies: Bodies, cameras: Tensor, size: tuple[int, int]) -> Tensor
     return torch.cat([first, last], -1)
 
 
-class Window:
+class MovingPart:
     """The part of each picture in which bodies move. Elsewhere, a camera without noise sees nothing."""
 
     def __init__(self, bodies: Bodies, cameras: Tensor) -> None:

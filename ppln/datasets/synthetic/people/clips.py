@@ -22,7 +22,7 @@ LAG_S = 0.05  # over which a motion is measured: within less, it may be the nois
 FASTEST = 8.0  # statures in a second: what goes faster is an error of the measurement
 
 
-class Shot(NamedTuple):
+class Placement(NamedTuple):
     """Somebody at a place, in the middle of a clip. Millimetres; z is up."""
 
     clip: Tensor  # [B] number
@@ -80,10 +80,10 @@ class Clips:
         """How long a clip goes on."""
         return float("inf") if self.loop else float((self.length[clip] - 1 - frame) / self.rate[clip])
 
-    def at(self, shot: Shot, times_s: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def at(self, placement: Placement, times_s: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Bodies at times [B, S] -> start, end, side [B, S, K, 3] of capsules; joints [B, S, 13, 3]; mm"""
-        clip = shot.clip[:, None]
-        frame = shot.frame[:, None] + times_s.double() * self.rate[clip]
+        clip = placement.clip[:, None]
+        frame = placement.frame[:, None] + times_s.double() * self.rate[clip]
         if not self.loop:
             frame = frame.clamp(max=self.length[clip] - 1)
         before = frame.floor().long()
@@ -91,13 +91,13 @@ class Clips:
         rows = torch.lerp(self.table[low].double(), self.table[high].double(), (frame - before)[..., None])
         start, end, side, joints = Track.unflat(rows)
 
-        cos, sin = shot.yaw.cos(), shot.yaw.sin()
+        cos, sin = placement.yaw.cos(), placement.yaw.sin()
         zero, one = torch.zeros_like(cos), torch.ones_like(cos)
         turn = torch.stack([cos, sin, zero, -sin, cos, zero, zero, zero, one], -1).view(-1, 1, 3, 3)
-        since = (times_s - shot.span_s[:, None] / 2)[..., None]
-        place = shot.place[:, None] + since.sin() * shot.drift[:, None]
+        since = (times_s - placement.span_s[:, None] / 2)[..., None]
+        place = placement.place[:, None] + since.sin() * placement.drift[:, None]
         place = torch.cat([place, torch.zeros_like(place[..., :1])], -1)[:, :, None]
-        scale = shot.stature[:, None, None, None]
+        scale = placement.stature[:, None, None, None]
         start, end, joints = (scale * (x @ turn) + place for x in (start, end, joints))
         return start, end, side @ turn, joints
 

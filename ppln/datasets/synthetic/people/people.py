@@ -35,9 +35,9 @@ from torch.utils.data import Dataset
 from ppln import geometry
 from ppln.datasets.draws import Draws
 from ppln.datasets.source import SPLITS, PoseSample, check_split
-from ppln.datasets.synthetic.people.body import Bodies, Window, render
+from ppln.datasets.synthetic.people.body import Bodies, MovingPart, render
 from ppln.datasets.synthetic.people.bvh import list_bvh, read_bvh_folder
-from ppln.datasets.synthetic.people.clips import Clips, Shot
+from ppln.datasets.synthetic.people.clips import Clips, Placement
 from ppln.datasets.synthetic.people.gestures import GESTURES, make_motion
 from ppln.datasets.synthetic.people.person import RADII, floor_of, make_lamps, make_room, make_textures
 from ppln.events.events import Events, Sensor, whole
@@ -124,12 +124,12 @@ class People(Dataset[PoseSample]):
         if torch.device(device).type == "cpu" and len(indices) > 1:
             # One by one: as fast, and with the same bits whatever the batch.
             return PoseSample(*map(torch.stack, zip(*(self[i] for i in indices), strict=True)))
-        shot, views = self.shot(indices), len(self.cameras)
-        step_us = (shot.span_s * 1e6 / self.steps).ceil().long()
+        placement, views = self.placement(indices), len(self.cameras)
+        step_us = (placement.span_s * 1e6 / self.steps).ceil().long()
         times_us = step_us[:, None] * torch.arange(self.steps + 1)
-        bodies, joints = self._bodies(indices, shot, times_us, device)
-        window = Window(bodies, self.cameras) if _is_quiet(self.camera) else None
-        light = window.render(bodies) if window else render(bodies, self.cameras)
+        bodies, joints = self._bodies(indices, placement, times_us, device)
+        moving = MovingPart(bodies, self.cameras) if _is_quiet(self.camera) else None
+        light = moving.render(bodies) if moving else render(bodies, self.cameras)
         seeds = Draws(*self._keys("events"), torch.tensor(indices)).keys[:, None] + torch.tensor(self.chosen)
         counts = simulate_histogram(
             light.flatten(0, 1),
@@ -147,8 +147,8 @@ class People(Dataset[PoseSample]):
         within = (frame[:, None] == every).double()  # [B, T, S]
         dvs = (within.float()[:, None] @ counts.flatten(3)).unflatten(-1, counts.shape[3:])
         dvs = normalize_counts(dvs)
-        if window:
-            dvs = window.paste(dvs, self.size)
+        if moving:
+            dvs = moving.paste(dvs, self.size)
         ends = (frame[:, None] < torch.arange(self.frames + 1, device=frame.device)[:, None]).sum(2)  # steps
         # A frame that no step is left for stands at the end of time.
         halfway = (joints[:, 1:] + joints[:, :-1]).flatten(2) / 2
@@ -166,7 +166,7 @@ class People(Dataset[PoseSample]):
     ) -> tuple[Tensor, Tensor]:
         """Samples at times_us [B, S] -> light, float32 [B, C, S, H, W]; joints_mm, float64 [B, S, 13, 3]"""
         indices = list(indices)
-        bodies, joints = self._bodies(indices, self.shot(indices), times_us, device)
+        bodies, joints = self._bodies(indices, self.placement(indices), times_us, device)
         return render(bodies, self.cameras), joints
 
     @torch.no_grad()
@@ -174,22 +174,22 @@ class People(Dataset[PoseSample]):
         """What a camera sees from the beginning of a sample on: events, pictures, and joints as signals."""
         if camera not in self.numbers:
             raise ValueError(f"camera is {camera}; this data set has {', '.join(map(str, self.numbers))}")
-        shot = self.shot([index])
-        left_s = self.clips.left_s(int(shot.clip), int(shot.frame))
+        placement = self.placement([index])
+        left_s = self.clips.left_s(int(placement.clip), int(placement.frame))
         end_us = round(seconds * 1e6)
         if not FRAME_US <= end_us <= left_s * 1e6:
             raise ValueError(
                 f"seconds is {seconds}; give {FRAME_US * 1e-6} to {left_s:.3g}, where the clip ends"
             )
         view = camera - 1
-        step_us = max(1, int(shot.span_s * 1e6 / self.steps))
+        step_us = max(1, int(placement.span_s * 1e6 / self.steps))
         pictures_us, labels_us = (np.arange(0, end_us + 1, every) for every in (FRAME_US, LABEL_US))
         times_us = np.union1d(np.append(np.arange(0, end_us, step_us), end_us), pictures_us)
         pictures = []
 
         def light() -> Iterator[Tensor]:
             for some in np.array_split(times_us, math.ceil(len(times_us) / 32)):
-                bodies, _ = self._bodies([index], shot, torch.from_numpy(some)[None], "cpu", [view])
+                bodies, _ = self._bodies([index], placement, torch.from_numpy(some)[None], "cpu", [view])
                 drawn = render(bodies, self.four[[view]])[0, 0]
                 pictures.append(drawn[torch.from_numpy(np.isin(some, pictures_us))])
                 yield from drawn
@@ -198,7 +198,7 @@ class People(Dataset[PoseSample]):
         events = simulate_events(lambda _: next(stream), times_us, self.camera, seed=seed)
         assert isinstance(events, Events)
         images = (torch.cat(pictures).clamp(max=1) * 255).round().byte().numpy()
-        joints_mm = self.clips.at(shot, torch.from_numpy(labels_us)[None] * 1e-6)[3][0]
+        joints_mm = self.clips.at(placement, torch.from_numpy(labels_us)[None] * 1e-6)[3][0]
         joints_px = geometry.project(self.four[view], joints_mm)
         signals = {"joints_mm": joints_mm.numpy(), "joints_px": joints_px.numpy()}
         return Recording(
@@ -209,7 +209,7 @@ class People(Dataset[PoseSample]):
             signals={name: Signal(name, labels_us, values) for name, values in signals.items()},
         )
 
-    def shot(self, indices: Iterable[int]) -> Shot:
+    def placement(self, indices: Iterable[int]) -> Placement:
         """Who does what in these samples, and where: the first of some tries that all four cameras see."""
         chosen = list(indices)
         for index in chosen:
@@ -217,7 +217,7 @@ class People(Dataset[PoseSample]):
                 raise IndexError(f"index {index} of {self.length} samples")
         draws = Draws(*self._keys("shot"), torch.tensor(chosen))
         clip, frame, span_s = self.clips.pick(draws.uniform(0, 1, TRIES), draws.uniform(0, 1, TRIES))
-        tries = Shot(
+        tries = Placement(
             clip,  # [B, TRIES]
             frame,
             span_s,
@@ -226,7 +226,7 @@ class People(Dataset[PoseSample]):
             draws.uniform(-1, 1, TRIES, 2) * torch.tensor([250, 300]),
             draws.normal(TRIES, 2) * 80,
         )
-        flat = Shot(*(field.flatten(0, 1) for field in tries))
+        flat = Placement(*(field.flatten(0, 1) for field in tries))
         times_s = flat.span_s[:, None] * torch.linspace(0, 1, 16, dtype=torch.float64)
         ends = self.clips.at(flat, times_s)[1][:, None]  # [B TRIES, 1, 16, K, 3]
         P = self.four[:, None, None]
@@ -237,21 +237,21 @@ class People(Dataset[PoseSample]):
         inside = inside - self.size.width * self.radius[flat.clip][:, None, None] / depth
         inside = inside.flatten(1).amin(1).view(clip.shape)
         first = torch.where((inside > 0).any(1), (inside > 0).int().argmax(1), inside.argmax(1))
-        return Shot(*(field[torch.arange(len(chosen)), first] for field in tries))
+        return Placement(*(field[torch.arange(len(chosen)), first] for field in tries))
 
     def _bodies(
         self,
         indices: list[int],
-        shot: Shot,
+        placement: Placement,
         times_us: Tensor,
         device: torch.device | str,
         views: list[int] | None = None,
     ) -> tuple[Bodies, Tensor]:
-        start, end, side, joints = self.clips.at(shot, times_us * 1e-6)
+        start, end, side, joints = self.clips.at(placement, times_us * 1e-6)
         lamps = make_lamps(Draws(*self._keys("lamps"), torch.tensor(indices)))
         draws = Draws(*self._keys("look"), torch.tensor(indices), device=device)
         look = make_textures(draws), make_room(draws, self.floor)[:, views or self.chosen]
-        return Bodies(start, end, side, self.radius[shot.clip], *lamps, *look), joints.to(device)
+        return Bodies(start, end, side, self.radius[placement.clip], *lamps, *look), joints.to(device)
 
     def _keys(self, purpose: str) -> tuple[int, int, int]:
         purposes = ("shot", "lamps", "look", "events")

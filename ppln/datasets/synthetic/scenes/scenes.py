@@ -2,7 +2,7 @@
 
     scenes = Scenes("train", size=(128, 128))
     sample = scenes.batch(range(32), "cuda")       # or a DataLoader around it
-    make = scenes.maker(32, "cuda")                # makes such batches many times faster:
+    make = scenes.captured(32, "cuda")             # makes such batches many times faster:
     sample = make(range(32, 64))
     recording = scenes.recording(7)                # a scene as a camera would have recorded it
 
@@ -140,9 +140,9 @@ class Scenes(Dataset[DeblurSample]):
         histogram = simulate_histogram(seen, self.steps_us, cameras, seed=seeds, bins=self.bins)
         return self._sample(light, histogram, indices)
 
-    def maker(self, size: int, device: torch.device | str) -> "Maker":
-        """A faster `batch` for many batches of one size: see Maker."""
-        return Maker(self, size, device)
+    def captured(self, size: int, device: torch.device | str) -> "CapturedScenes":
+        """A faster `batch` for many batches of one size: see CapturedScenes."""
+        return CapturedScenes(self, size, device)
 
     def _sample(self, light: Tensor, histogram: Tensor, indices: list[int] | Tensor) -> DeblurSample:
         light = light[:, self.before :]
@@ -254,7 +254,7 @@ class _Studio:
         )
 
 
-class Maker:
+class CapturedScenes:
     """Makes batches of `size` scenes: those of Scenes.batch, up to rounding.
 
     On a GPU, all of the work is captured in a CUDA graph with the first batch: from then on the CPU only

@@ -52,9 +52,9 @@ def test_shapes(people, samples):
 
 
 def test_all_cameras_see_all_of_everybody(people):
-    shot = people.shot(range(100))
-    times = shot.span_s[:, None] * torch.linspace(0, 1, 9)
-    joints = people.clips.at(shot, times)[3]
+    placement = people.placement(range(100))
+    times = placement.span_s[:, None] * torch.linspace(0, 1, 9)
+    joints = people.clips.at(placement, times)[3]
     pixels = geometry.project(people.four[:, None, None], joints[:, None])
     size = torch.tensor([SMALL[1], SMALL[0]])
     inside = ((pixels > -0.5) & (pixels < size - 0.5)).all(-1).flatten(1).all(1)
@@ -105,8 +105,8 @@ def test_gestures_are_what_they_are_called():
 
 def test_joints_are_within_the_body(people):
     indices = list(range(8))
-    shot = people.shot(indices)
-    bodies, joints = people._bodies(indices, shot, (shot.span_s * 5e5).long()[:, None], "cpu")
+    placement = people.placement(indices)
+    bodies, joints = people._bodies(indices, placement, (placement.span_s * 5e5).long()[:, None], "cpu")
     bodies = bodies._replace(background=torch.zeros_like(bodies.background))
     silhouette = (module.render(bodies, people.cameras)[:, :, 0] > 0).float()
     silhouette = max_pool2d(silhouette, 3, 1, 1)  # a joint lies between pixels
@@ -117,11 +117,11 @@ def test_joints_are_within_the_body(people):
 
 
 def test_labels_are_means_of_their_frames(people, samples):
-    shot = people.shot(range(6))
+    placement = people.placement(range(6))
     for k in (0, 4, 9):
         begin, end = samples.times_us[:, k : k + 1], samples.times_us[:, k + 1 : k + 2]
         times = begin + (end - begin) * (torch.arange(50) + 0.5) / 50
-        mean = people.clips.at(shot, times * 1e-6)[3].mean(1)
+        mean = people.clips.at(placement, times * 1e-6)[3].mean(1)
         there = (end > begin)[:, :, None]
         assert ((samples.joints_mm[:, k] - mean).abs() * there).max() < 3  # mm: straight lines between steps
     projected = geometry.project(people.cameras[:, None, None], samples.joints_mm[:, None].double())
@@ -132,7 +132,7 @@ def test_frames_hold_a_constant_number_of_events(people, samples):
     wanted = 4 * people.events_per_frame
     assert people.events_per_frame == round(7500 * 65 * 86 / (260 * 346))
     assert (samples.times_us.diff() >= 0).all()
-    full = samples.times_us[:, 1:] < people.shot(range(6)).span_s[:, None] * 1e6
+    full = samples.times_us[:, 1:] < people.placement(range(6)).span_s[:, None] * 1e6
     assert full.double().mean() > 0.8
     # A frame begins and ends within a step of where it should.
     assert (samples.events[full] - wanted).abs().max() < 0.7 * wanted
@@ -141,8 +141,8 @@ def test_frames_hold_a_constant_number_of_events(people, samples):
 
 def test_counting_is_that_of_the_events(people):
     """By hand: simulate, add up step by step, cut."""
-    shot = people.shot([2])
-    step_us = int((shot.span_s * 1e6 / people.steps).ceil())
+    placement = people.placement([2])
+    step_us = int((placement.span_s * 1e6 / people.steps).ceil())
     times_us = step_us * torch.arange(people.steps + 1)
     light, _ = people.draw([2], times_us[None])
     counts = [simulate_histogram(light[0, c], times_us, people.camera, bins=people.steps) for c in range(4)]
@@ -162,8 +162,8 @@ def test_counting_is_that_of_the_events(people):
 
 def test_events_are_where_limbs_move(people):
     names = people.clips.names
-    shot = people.shot(range(300))
-    index = next(i for i in range(300) if names[int(shot.clip[i])].endswith("kick"))
+    placement = people.placement(range(300))
+    index = next(i for i in range(300) if names[int(placement.clip[i])].endswith("kick"))
     sample = people[index]
     path = sample.joints_mm.diff(dim=0).norm(dim=-1).sum(0)
     still, moving = sorted(("left foot", "right foot"), key=lambda name: float(path[joint(name)]))
@@ -223,7 +223,7 @@ def test_views_in_any_order(people, samples):
     sample = two[0]
     assert sample.dvs.shape == (2, 10, *SMALL)
     # The same person; but frames end when two cameras have seen enough, not four.
-    torch.testing.assert_close(two.shot([0]).place, people.shot([0]).place)
+    torch.testing.assert_close(two.placement([0]).place, people.placement([0]).place)
     expected = geometry.project(
         geometry.resize(geometry.dhp19_cameras(), (260, 346), SMALL)[2], sample.joints_mm.double()
     )
@@ -289,9 +289,9 @@ def test_measured_motions():
     assert {person_of(name) for name in measured.clips.names} == {"09", "16", "49"}
     sample = measured.batch([0, 1])
     assert (sample.events > 0).double().mean() > 0.8
-    shot = measured.shot(range(60))
-    times = shot.span_s[:, None] * torch.linspace(0, 1, 7)
-    joints = measured.clips.at(shot, times)[3]
+    placement = measured.placement(range(60))
+    times = placement.span_s[:, None] * torch.linspace(0, 1, 7)
+    joints = measured.clips.at(placement, times)[3]
     pixels = geometry.project(measured.four[:, None, None], joints[:, None])
     assert ((pixels > -0.5) & (pixels < torch.tensor([85.5, 64.5]))).all()
     assert joints[..., 2].min() > -60  # mm, below the floor

@@ -527,11 +527,11 @@ def test_slow_cameras(scenes):
 
 
 def test_a_maker_on_a_cpu_makes_batches(scenes, batch):
-    make_batch = scenes.maker(2, "cpu")
+    make_batch = scenes.captured(2, "cpu")
     for part, whole in zip(make_batch([5, 1]), batch, strict=True):
         assert torch.equal(part, whole[[5, 1]])
     with pytest.raises(ValueError, match="size is 0"):
-        scenes.maker(0, "cpu")
+        scenes.captured(0, "cpu")
 
 
 def assert_like(found: DeblurSample, expected: DeblurSample) -> None:
@@ -550,7 +550,7 @@ def test_a_gpu_makes_the_same(scenes, batch):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_captured_maker_makes_the_same(scenes, batch):
-    make_batch = scenes.maker(4, "cuda")
+    make_batch = scenes.captured(4, "cuda")
     first, second = make_batch(range(4)), make_batch([7, 4, 5, 6])
     with torch.cuda.stream(torch.cuda.Stream()):
         third = make_batch(range(4))  # from another stream

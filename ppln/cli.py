@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ppln
-from ppln.errors import explain, in_options
-from ppln.options import HELP, Command, Help, command
-from ppln.progress import Progress, Screen
+from ppln.errors import HELP, Help, explain, in_options
+
+if TYPE_CHECKING:
+    from ppln.options import Command
 
 _ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -64,7 +65,10 @@ _COMMANDS = {
         positional=False,
     ),
     "export": _Entry(
-        "write a trained network as one file, for ppln, ONNX or torch.export", "engine.export", "Export", "run"
+        "write a trained network as one file, for ppln, ONNX or torch.export",
+        "engine.export",
+        "Export",
+        "run",
     ),
     "reproduce": _Entry(
         "train and evaluate again all that docs/results.md compares", "study.command", "parse", "run"
@@ -110,14 +114,14 @@ def _run(name: str, words: list[str], debug: bool) -> tuple[str, int]:
     format_warning = warnings.formatwarning
     try:
         warnings.formatwarning = lambda message, *_: f"ppln {name}: {message}\n"
-        _import_first(name)
+        room = _import_first(name, words)
         for number, was in before.items():
             if alone and was is not signal.SIG_IGN:  # as after nohup
                 signal.signal(number, _terminate)
         try:
-            asked, options = _parse(name, words)
+            asked, options = _parse(name, room, words)
             flags |= asked.flags
-            text = _call(name, options, flags)
+            text = _call(name, room, options, flags)
         except Help as help:
             text = str(help)
         if text:
@@ -140,24 +144,24 @@ def _run(name: str, words: list[str], debug: bool) -> tuple[str, int]:
     return "", 0
 
 
-def _parse(name: str, words: list[str]) -> tuple[Command, Any]:
-    entry = _COMMANDS[name]
-    what = getattr(import_module(f"ppln.{entry.room}"), entry.options)
+def _parse(name: str, room: Any, words: list[str]) -> "tuple[Command, Any]":
+    from ppln.options import command
+
+    what = getattr(room, _COMMANDS[name].options)
     if not isinstance(what, type):
         return what(words)
-    asked = command(what, f"ppln {name}", positional=entry.positional)
+    asked = command(what, f"ppln {name}", positional=_COMMANDS[name].positional)
     return asked, asked.call(asked.given(words))
 
 
-def _call(name: str, options: Any, flags: Mapping[str, str]) -> str:
-    entry = _COMMANDS[name]
+def _call(name: str, room: Any, options: Any, flags: Mapping[str, str]) -> str:
+    from ppln.progress import Progress, Screen
 
     def note(line: str) -> None:
         print(in_options(line, flags), file=sys.stderr)
 
-    run = getattr(import_module(f"ppln.{entry.room}"), entry.run)
     with Progress(name) as progress:
-        return run(options, Screen(progress, partial(print, flush=True), note))
+        return getattr(room, _COMMANDS[name].run)(options, Screen(progress, partial(print, flush=True), note))
 
 
 def _end(message: str, code: int) -> None:
@@ -184,8 +188,11 @@ def _terminate(number: int, frame: Any) -> None:
     raise _Terminated(128 + number)
 
 
-def _import_first(name: str) -> None:
-    """What takes long to import. Meanwhile Ctrl-C ends the process at once: imports may swallow it."""
+def _import_first(name: str, words: list[str]) -> Any:
+    """The room of a command, and what takes long to import.
+
+    Meanwhile Ctrl-C ends the process at once: imports may swallow it.
+    """
 
     def end(number: int, frame: Any) -> None:
         print(f"ppln {name}: interrupted", file=sys.stderr, flush=True)
@@ -195,11 +202,12 @@ def _import_first(name: str) -> None:
     alone = alone and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # as of `ppln ... &` in a script
     before = signal.signal(signal.SIGINT, end) if alone else None
     try:
-        if name not in ("info", "convert-recording"):
+        if name not in ("info", "convert-recording") and set(HELP).isdisjoint(words):
             import torch  # noqa: F401
         if name in ("train", "evaluate", "reproduce"):
             with suppress(ModuleNotFoundError):  # it is told where it is needed
                 import lightning_fabric  # noqa: F401
+        return import_module(f"ppln.{_COMMANDS[name].room}")
     finally:
         if alone:
             signal.signal(signal.SIGINT, before)

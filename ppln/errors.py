@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Mapping
 
+HELP = ("-h", "--help")
 _VALUE = r"=(True|'[^']*'|[A-Z]+|\([A-Z, ]+\))"
 _ARGUMENT = re.compile(
     r"(?:^|(?<=: ))(?P<subject>\w+)(?= (?:is|are|has|needs|and) )"  # "frames", too, may be a mere word
@@ -24,6 +25,10 @@ _LESS_MEMORY = {
     "accumulate": "raise --accumulate",
     "precision": "use --precision bf16",
 }
+
+
+class Help(Exception):  # noqa: N818
+    """No error, but what `--help` asked for; the command line prints it."""
 
 
 class Stopped(Exception):  # noqa: N818

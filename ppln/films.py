@@ -1,11 +1,11 @@
 """A recording into films of sharp frames: `ppln deblur`, and in Python `ppln.deblur`.
 
-    ppln.deblur("rec.aedat4", "sharp.mp4", fps=1000)
-    for time_us, sharp, blurry in ppln.deblur("rec.aedat4", fps=1000): ...
+ppln.deblur("rec.aedat4", "sharp.mp4", fps=1000)
+for time_us, sharp, blurry in ppln.deblur("rec.aedat4", fps=1000): ...
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -16,10 +16,12 @@ from ppln.options import POSITION
 from ppln.progress import Screen
 
 if TYPE_CHECKING:
-    from ppln.engine.trained import Network
     from ppln.restore import Plan, Restoration
 
-_PATHS = ("recording", "out", "compare", "frame", "events")
+_KINDS: dict[str, Any] = {  # what Python may give otherwise, as a string or a list
+    **dict.fromkeys(("recording", "out", "compare", "frame", "events"), Path),
+    **dict.fromkeys(("frames", "exposure_us"), tuple),
+}
 _READING = {field.name for field in fields(Options)}
 
 
@@ -150,12 +152,11 @@ def deblur(
     What is left out, or in doubt, is a warning.
     """
     given = {**options, "recording": recording, "out": out}
-    paths = {name: Path(given[name]) for name in _PATHS if given.get(name) is not None}
-    for name in ("frames", "exposure_us"):
-        if given.get(name) is not None:
-            given[name] = tuple(given[name])
     reading = {name: given.pop(name) for name in _READING & given.keys()}
-    how = Deblur(**{**given, **paths}, **({"reading": Options(**reading)} if reading else {}))
+    for name, kind in _KINDS.items():
+        if given.get(name) is not None:
+            given[name] = kind(given[name])
+    how = Deblur(**{"reading": Options(**reading), **given})
     notes: list[str] = []
     quiet = Screen(lambda *_: None, lambda _: None, notes.append)
     made: Films | Restoration
@@ -187,10 +188,11 @@ def write(how: Deblur, screen: Screen) -> Films:
     with ExitStack() as films:
 
         def film(argument: str) -> Film | None:
-            path, about = getattr(how, argument), {"overwrite": how.overwrite, "inputs": inputs}
+            path = getattr(how, argument)
             if path is None:
                 return None
-            return films.enter_context(Film(path, play_fps=how.play_fps, argument=argument, **about))
+            about: dict[str, Any] = {"play_fps": how.play_fps, "overwrite": how.overwrite}
+            return films.enter_context(Film(path, inputs=inputs, argument=argument, **about))
 
         sharp, both = film("out"), film("compare")
         plan = _plan(how, screen)
@@ -213,7 +215,7 @@ def write(how: Deblur, screen: Screen) -> Films:
     return Films(written, len(plan.shots), work.deviation)
 
 
-def _begin(how: Deblur) -> "tuple[Network, Restoration]":
+def _begin(how: Deblur) -> "tuple[Any, Restoration]":
     """The network, and its work, but for the frames."""
     from ppln import devices, restore
     from ppln.engine import trained

@@ -21,22 +21,17 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ppln.errors import in_options
+from ppln.errors import HELP, Help, in_options
 from ppln.forms import SCALAR, WORDS, convert
 from ppln.names import nearest
 
 T = TypeVar("T")
 POSITION = object()
-HELP = ("-h", "--help")
 _SHORT = {"-o": "--out", "-h": "--help"}
 _LIKE_A_FLAG = re.compile(r"--|-[A-Za-z]")  # a negative number is none
 _VALUES = {int: "N", float: "NUMBER", Path: "PATH", str: "NAME", bool: ""}
 _COLUMN, _WIDTH = 26, 100
 _NO_BREAK = "\xa0"
-
-
-class Help(Exception):  # noqa: N818
-    """What `--help` asked for; the command line prints it."""
 
 
 class Option(NamedTuple):
@@ -124,7 +119,8 @@ class Command(NamedTuple):
             if name in given:
                 arguments[name] = self.flagged(partial(replace, default, **given[name]))
         is_instance = is_dataclass(self.what) and not isinstance(self.what, type)
-        make = partial(replace, self.what) if is_instance else self.what
+        what: Any = self.what
+        make = partial(replace, what) if is_instance else what
         return self.flagged(partial(make, **arguments))
 
     @property

@@ -68,7 +68,7 @@ def test_a_recording_becomes_a_film(blurry, recording, monkeypatch, tmp_path, ca
     said = capsys.readouterr().out
     assert "14 frames of 1 blurry ones" in said
     assert re.search(
-        r"the mean of 14 frames over an exposure is within [\d.e-]+ / 255 of the blurry one", said
+        r"mean of an exposure's sharp frames differs from the blurry one by [\d.e-]+ of 255 grey levels", said
     )
 
 
@@ -206,7 +206,7 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
             ["--frame", tmp_path / "none.png", "--events", blurry, "--exposure-us", "0", "9"],
             "there is no .*none.png; give a blurry picture",
         ),
-        ([blurry, "--play-fps", "0"], "play_fps is 0"),
+        ([blurry, "--play-fps", "0"], "--play-fps is 0"),
         ([blurry, "--compare", tmp_path / ".mp4"], "--compare is .*mp4; give the name of a film"),
         ([blurry, "--compare", tmp_path / "x.avi"], "--compare is .*x.avi; give one that ends in .mp4 or"),
         ([blurry, "--compare", tmp_path / "x" / ".." / "film.mp4"], "--out is .* the same or one inside"),

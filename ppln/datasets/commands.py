@@ -10,8 +10,9 @@ from ppln.datasets import hqf
 from ppln.datasets.prepare import Done, prepare
 from ppln.datasets.source import SPLITS
 from ppln.datasets.windows import Split
+from ppln.errors import HELP, Help
 from ppln.events.io import printable
-from ppln.options import HELP, Command, Help, command
+from ppln.options import Command, command
 from ppln.progress import Screen
 from ppln.protocols import FRAMES
 
@@ -83,9 +84,9 @@ def parse(words: Sequence[str]) -> tuple[Command, HQF | Recordings]:
 def run(how: HQF | Recordings, screen: Screen) -> str:
     if isinstance(how, HQF):
         raw: Any = hqf.find_bags(how.raw, partial=how.partial)
-        options: dict[str, Any] = {"protocol": "hqf"}
+        own: dict[str, Any] = {"protocol": "hqf"}
     else:
-        raw, options = how.raw, {"split": how.use, "frames_per_blur": how.frames_per_blur}
+        raw, own = how.raw, {"split": how.use, "frames_per_blur": how.frames_per_blur}
 
     def report(done: Done, number: int, total: int) -> None:
         entry, made = done.entry, "made" if done.made else "there already"
@@ -94,8 +95,8 @@ def run(how: HQF | Recordings, screen: Screen) -> str:
         screen.progress("recordings", number, total)
 
     screen.progress("recordings", 0, None)
-    own = {"workers": how.workers, "verify": how.verify, "overwrite": how.overwrite}
-    summary = prepare(raw, how.out, progress=report, **options, **own)
+    own |= {"workers": how.workers, "verify": how.verify, "overwrite": how.overwrite}
+    summary = prepare(raw, how.out, progress=report, **own)
     manifest = summary.manifest
     number = len(manifest.recordings)
     windows = [(of, sum(len(manifest.part(n, of)) for n in manifest.recordings)) for of in SPLITS]

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from ppln.engine.config import Run, Train, check_resumable
 from ppln.engine.recipes import RECIPES, describe, recipe
 from ppln.engine.stored import build, read
+from ppln.errors import HELP, Help
 from ppln.forms import errors_of
 from ppln.models.networks import without_memory
-from ppln.options import HELP, Command, Help, command
+from ppln.options import Command, command
 from ppln.progress import Screen
 from ppln.tasks import TASKS, Task
 

@@ -12,8 +12,9 @@ from ppln.engine.config import Machine
 from ppln.engine.evaluate import Evaluation, describe, evaluate_each, write
 from ppln.engine.fabric import holding, launch
 from ppln.engine.trained import Network, find, home, unit
+from ppln.errors import HELP, Help
 from ppln.forms import as_json
-from ppln.options import HELP, Command, Help, command
+from ppln.options import Command, command
 from ppln.progress import Screen
 from ppln.tasks import TASKS, Task
 

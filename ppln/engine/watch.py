@@ -20,7 +20,7 @@ from ppln.errors import Stopped
 from ppln.tasks.task import Batch, Task
 
 
-class NotFinite(Stopped, RuntimeError):
+class NotFinite(Stopped, RuntimeError):  # noqa: N818
     """Training met a number that is not finite; `what` says where. saved: the last step that is, if any."""
 
     advice = "lower learning_rate or clip_norm, and resume=True"

@@ -67,8 +67,9 @@ def run(how: Simulate, screen: Screen) -> str:
         blur=how.blur,
         progress=screen.progress,
     )
-    about = {"source_format": "simulated", "overwrite": how.overwrite, "inputs": [how.video]}
-    counts = native.write_recording(packets, how.out, **about)
+    counts = native.write_recording(
+        packets, how.out, source_format="simulated", overwrite=how.overwrite, inputs=[how.video]
+    )
     return f"wrote {how.out}\n  {counts.events:,} events, {counts.frames:,} frames"
 
 

@@ -1,6 +1,5 @@
 """What is in a recording, as text and as a picture; read in a stream, so that it need not fit in memory."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any

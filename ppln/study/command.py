@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ppln.options import HELP, Command, Help, command
+from ppln.errors import HELP, Help
+from ppln.options import Command, command
 from ppln.progress import Screen
 from ppln.study import STUDIES
 from ppln.study.budget import Reproduce

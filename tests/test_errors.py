@@ -19,7 +19,7 @@ FLAGS = {
     ("text", "told"),
     [
         ("exposure_us is (7, 7); its end", "--exposure-us is (7, 7); its end"),
-        ("a.h5: give a shorter exposure_us, or fewer frames", "a.h5: give a shorter --exposure-us, or fewer frames"),
+        ("give a shorter exposure_us, or fewer frames", "give a shorter --exposure-us, or fewer frames"),
         ("correct exposure_us.", "correct --exposure-us."),
         ("frames has 3; the recording has 1", "--frames has 3; the recording has 1"),
         ("a.h5: frames is empty", "a.h5: --frames is empty"),
@@ -31,7 +31,7 @@ FLAGS = {
         ("sort the events, or read with repair=True", "sort the events, or give --repair"),
         ("recording is x", "RECORDING is x"),
     ],
-)  # fmt: skip
+)
 def test_arguments_become_options(text: str, told: str):
     assert in_options(text, FLAGS) == told
 
@@ -41,7 +41,7 @@ def test_arguments_become_options(text: str, told: str):
     [
         "the frames are 60 x 70, but the sensor of the events is 4 x 5",  # mere words
         "frame 3 has an exposure of 0 us",
-        "events and frames are there",
+        "the events and frames are there",
         "/data/exposure_us/a.h5 is empty",  # names of files, and in files
         "exposure_us.h5 is empty",
         "a.h5: dataset exposure_us has 3 rows",
@@ -68,8 +68,8 @@ def test_errors_carry_code_and_advice():
 
 
 @pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError(), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9")]
-)  # fmt: skip
+    "error", [torch.OutOfMemoryError(), MemoryError(), RuntimeError("x: can't allocate memory: 9")]
+)
 def test_too_little_memory(error: BaseException):
     text, code = explain(error, {"batch": "--batch", "precision": "--precision"})
     assert text.startswith("out of memory; lower --batch, or use --precision bf16")
@@ -85,17 +85,11 @@ def test_without_torch(monkeypatch):
 
 def test_what_nobody_foresaw_is_not_explained():
     assert explain(KeyError("x"), {}) == ("", 1)
-    assert (
-        explain(MemoryError("t has too many values; give fewer"), {})[0]
-        == "t has too many values; give fewer"
-    )
+    assert explain(MemoryError("of our own; give fewer"), {}) == ("of our own; give fewer", 1)
 
 
 def test_a_missing_package():
-    assert explain(ModuleNotFoundError("No module named 'x'"), {})[0].endswith(
-        "; run: pip install 'torch-ppln[all]'"
-    )
-    assert (
-        explain(ModuleNotFoundError("a needs x; run: pip install 'x'"), {})[0]
-        == "a needs x; run: pip install 'x'"
-    )
+    told = "No module named 'x'", "a needs x; run: pip install 'x'"
+    first, second = (explain(ModuleNotFoundError(text), {})[0] for text in told)
+    assert first == "No module named 'x'; run: pip install 'torch-ppln[all]'"
+    assert second == told[1]

@@ -34,7 +34,7 @@ _COMMANDS = {
     "demo": _Entry(
         "see what it does: a simulated blurry recording made sharp, as a page to open", "demo", "Demo", "show"
     ),
-    "deblur": _Entry("make a sharp film of a recording's blurry frames", "films", "Deblur", "run"),
+    "deblur": _Entry("make a sharp film of a recording's blurry frames", "films", "DeblurOptions", "run"),
     "info": _Entry(
         "tell what is in a recording, as text and as a picture", "report.recording", "Info", "show"
     ),

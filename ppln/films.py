@@ -26,7 +26,7 @@ _READING = {field.name for field in fields(Options)}
 
 
 @dataclass(frozen=True)
-class Deblur:
+class DeblurOptions:
     """Make a film of sharp frames out of the blurry frames of a recording and the events that fell into
     their exposures. For example: ppln deblur recording.aedat4 -o sharp.mp4 --frames 10 11 12"""
 
@@ -144,7 +144,7 @@ def deblur(
     """Make sharp frames out of the blurry frames of a recording and the events of their exposures.
 
     out       the film to write: .mp4, .gif, or a folder of PNG files
-    options   those of `ppln deblur`, by the names that `Deblur` and `ppln.events.io.Options` give them, such
+    options   those of `ppln deblur`, by the names that `DeblurOptions` and `ppln.events.io.Options` give them, such
               as compare="beside.mp4", fps=1000, between="carry", frames=[10, 11], network="deblur-edi"
 
     With out, or compare, the films are written, and it is told what was; with neither, nothing is written,
@@ -156,7 +156,7 @@ def deblur(
     for name, kind in _KINDS.items():
         if given.get(name) is not None:
             given[name] = kind(given[name])
-    how = Deblur(**{"reading": Options(**reading), **given})
+    how = DeblurOptions(**{"reading": Options(**reading), **given})
     notes: list[str] = []
     quiet = Screen(lambda *_: None, lambda _: None, notes.append)
     made: Films | Restoration
@@ -170,14 +170,14 @@ def deblur(
     return made
 
 
-def run(how: Deblur, screen: Screen) -> str:
+def run(how: DeblurOptions, screen: Screen) -> str:
     """What `ppln deblur` does."""
     if how.out is None and how.compare is None:
         raise ValueError("nothing to write; give -o FILM, or --compare FILM, or both")
     return write(how, screen).text()
 
 
-def write(how: Deblur, screen: Screen) -> Films:
+def write(how: DeblurOptions, screen: Screen) -> Films:
     """Write the films."""
     from ppln import devices
     from ppln.engine import trained
@@ -215,7 +215,7 @@ def write(how: Deblur, screen: Screen) -> Films:
     return Films(written, len(plan.shots), work.deviation)
 
 
-def _begin(how: Deblur) -> "tuple[Any, Restoration]":
+def _begin(how: DeblurOptions) -> "tuple[Any, Restoration]":
     """The network, and its work, but for the frames."""
     from ppln import devices, restore
     from ppln.engine import trained
@@ -226,7 +226,7 @@ def _begin(how: Deblur) -> "tuple[Any, Restoration]":
     return network, restore.Restoration(network.net.to(where), [], project=how.project, tile=how.tile)
 
 
-def _plan(how: Deblur, screen: Screen) -> "Plan":
+def _plan(how: DeblurOptions, screen: Screen) -> "Plan":
     """Read what is needed of the recording, and plan its frames; what is left out or in doubt is noted."""
     from ppln import restore
     from ppln.events.excerpt import read_excerpt
@@ -267,7 +267,7 @@ def _named(path: Path | None) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _notes(how: Deblur, plan: "Plan") -> Iterator[str]:
+def _notes(how: DeblurOptions, plan: "Plan") -> Iterator[str]:
     yield from (f"left out: {reason}" for reason in plan.left_out.values())
     yield from (f"note: {shot.doubt}" for shot in plan.shots if shot.doubt)
     if how.fps is not None and how.between == "leave" and plan.unexposed >= 0.005:

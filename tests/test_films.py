@@ -9,7 +9,7 @@ import pytest
 import ppln
 from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events.io import native
-from ppln.films import Deblur, Films
+from ppln.films import DeblurOptions, Films
 
 SIZE = (32, 48)
 EDI = {"network": "deblur-edi", "device": "cpu"}
@@ -93,4 +93,4 @@ def test_what_exists_is_kept(blurry: Path, tmp_path: Path):
 
 def test_options_do_not_change():
     with pytest.raises(AttributeError):
-        Deblur(Path("a.h5")).fps = 3  # type: ignore[misc]
+        DeblurOptions(Path("a.h5")).fps = 3  # type: ignore[misc]

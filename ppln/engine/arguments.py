@@ -39,7 +39,7 @@ class Invocation:
     """With --resume: where there is no checkpoint yet, begin at step 0. Without it, that is an error."""
 
 
-class Wanted(NamedTuple):
+class WantedTraining(NamedTuple):
     settings: Train
     start: Invocation
 
@@ -58,16 +58,16 @@ def usage() -> str:
     return "\n".join(lines)
 
 
-def asked_for(words: Sequence[str]) -> tuple[Command, Wanted]:
+def asked_for(words: Sequence[str]) -> tuple[Command, WantedTraining]:
     """What `ppln train` is asked for by these words. `--help` among them raises Help."""
     task, *options = words or ["--help"]
     if task in HELP:
         raise Help(usage())
-    wanted = Wanted(*parse(task, options))
+    wanted = WantedTraining(*parse(task, options))
     return _command(task, wanted.start, wanted.settings), wanted
 
 
-def run(wanted: Wanted, screen: Screen) -> str:
+def run(wanted: WantedTraining, screen: Screen) -> str:
     """What `ppln train` does."""
     from ppln.engine.train import train
 

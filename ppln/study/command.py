@@ -29,7 +29,7 @@ class Reproduction:
     place of what is there. Default: print them."""
 
 
-class Wanted(NamedTuple):
+class WantedStudy(NamedTuple):
     name: str
     study: Study
     options: Reproduction
@@ -47,7 +47,7 @@ def usage() -> str:
     return "\n".join(lines)
 
 
-def parse(words: Sequence[str]) -> tuple[Command, Wanted]:
+def parse(words: Sequence[str]) -> tuple[Command, WantedStudy]:
     """What `ppln reproduce` is asked for by these words. `--help` among them raises Help."""
     name, *rest = words or ["--help"]
     if name in HELP:
@@ -55,10 +55,10 @@ def parse(words: Sequence[str]) -> tuple[Command, Wanted]:
     if name not in STUDIES:
         raise ValueError(f"there is no study {name!r}; there are: {', '.join(STUDIES)}")
     asked = command(Reproduction(Reproduce(Path(f"runs/reproduce-{name}"))), f"ppln reproduce {name}")
-    return asked, Wanted(name, STUDIES[name], asked.call(asked.given(rest)))
+    return asked, WantedStudy(name, STUDIES[name], asked.call(asked.given(rest)))
 
 
-def run(wanted: Wanted, screen: Screen) -> str:
+def run(wanted: WantedStudy, screen: Screen) -> str:
     from ppln.study import tables, tune
     from ppln.study.portions import FILE
     from ppln.study.reproduce import reproduce

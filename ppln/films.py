@@ -144,8 +144,8 @@ def deblur(
     """Make sharp frames out of the blurry frames of a recording and the events of their exposures.
 
     out       the film to write: .mp4, .gif, or a folder of PNG files
-    options   those of `ppln deblur`, by the names that `DeblurOptions` and `ppln.events.io.Options` give them, such
-              as compare="beside.mp4", fps=1000, between="carry", frames=[10, 11], network="deblur-edi"
+    options   those of `ppln deblur`, by the names that DeblurOptions and ppln.events.io.Options give them,
+              such as compare="beside.mp4", fps=1000, between="carry", frames=[10, 11], network="deblur-edi"
 
     With out, or compare, the films are written, and it is told what was; with neither, nothing is written,
     and one can iterate over the sharp frames: time_us, frame and blurry, of each. They are made one by one.

@@ -7,6 +7,7 @@ from ppln.imports import on_demand
 if TYPE_CHECKING:
     from ppln import events, functional, models, nn, restore
     from ppln.events import Events, iter_events, read_events, read_recording
+    from ppln.films import deblur
     from ppln.functional import piecewise_linear
     from ppln.models import create_model, list_models, load_released
     from ppln.nn.convert import convert
@@ -16,6 +17,7 @@ __all__ = [
     "Events",
     "convert",
     "create_model",
+    "deblur",
     "events",
     "functional",
     "iter_events",
@@ -34,6 +36,7 @@ _HOMES = {
     "Events": "events",
     "convert": "nn",
     "create_model": "models",
+    "deblur": "films",
     "events": "events",
     "functional": "functional",
     "iter_events": "events",

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from ppln.files import check_target
 from ppln.forms import as_json, write_json
 from ppln.functional import memory, operator, reference
 from ppln.nn.released import ReleasedConv2d, ReleasedConvTranspose2d, released_potential
+from ppln.progress import Screen
 
 Step = Callable[[], Any]
 
@@ -109,6 +110,12 @@ def table(result: dict[str, Any]) -> str:
         speed = f"{row['GB/s']:8.0f}" if "GB/s" in row else ""
         lines.append(f"{name:34}{row['ms']:10.3f}{row['ratio']:8.2f}{row['peak_mib']:10.1f}{speed}")
     return "\n".join(lines)
+
+
+def show(bench: Bench, screen: Screen) -> str:
+    """What `ppln bench` does."""
+    out = bench.out or Path("out") / f"bench-{bench.what}.json"
+    return f"{table(run(replace(bench, out=out)))}\nwrote {out}"
 
 
 def _size(bench: Bench, device: str) -> tuple[int, int, int, int]:

@@ -34,6 +34,7 @@ from ppln.models.edi import DeblurEDI
 from ppln.models.tiles import Encoded
 from ppln.nn import PPConv2d, PPConvTranspose2d
 from ppln.nn.potential import Potential
+from ppln.progress import Screen
 from ppln.protocols import BINS
 from ppln.report import page
 from ppln.report.film import Film, beside
@@ -205,6 +206,11 @@ def text(result: dict[str, Any]) -> str:
     lines.append("psnr (dB) and ssim: higher is better; nrmse: lower is better")
     lines.append(f"{sum(result['seconds'].values()):.1f} s, on {result['machine']}")
     return "\n".join(lines)
+
+
+def show(demo: Demo, screen: Screen) -> str:
+    """What `ppln demo` does."""
+    return f"{text(run(demo))}\nwrote {demo.out / PAGE}: open it in a browser"
 
 
 def _check_folder(out: Path) -> None:

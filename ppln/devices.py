@@ -6,6 +6,8 @@ from torch import Tensor
 
 def choose(device: str) -> str:
     """ "cpu" or "cuda"; "auto" is a GPU where there is one."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device is {device!r}; give 'auto', 'cpu' or 'cuda'")
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():

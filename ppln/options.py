@@ -21,21 +21,17 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from ppln.errors import HELP, Help, in_options
 from ppln.forms import SCALAR, WORDS, convert
 from ppln.names import nearest
 
 T = TypeVar("T")
 POSITION = object()
-HELP = ("-h", "--help")
 _SHORT = {"-o": "--out", "-h": "--help"}
 _LIKE_A_FLAG = re.compile(r"--|-[A-Za-z]")  # a negative number is none
 _VALUES = {int: "N", float: "NUMBER", Path: "PATH", str: "NAME", bool: ""}
 _COLUMN, _WIDTH = 26, 100
 _NO_BREAK = "\xa0"
-
-
-class Help(Exception):  # noqa: N818
-    """What `--help` asked for; the command line prints it."""
 
 
 class Option(NamedTuple):
@@ -122,17 +118,23 @@ class Command(NamedTuple):
         for name, default in _parameters(self.what).items():
             if name in given:
                 arguments[name] = self.flagged(partial(replace, default, **given[name]))
-        make = partial(self.what, **arguments)
-        return self.flagged(make) if isinstance(self.what, type) else make()
+        is_instance = is_dataclass(self.what) and not isinstance(self.what, type)
+        what: Any = self.what
+        make = partial(replace, what) if is_instance else what
+        return self.flagged(partial(make, **arguments))
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """What is typed for an argument, by its name; or said of it, where the dataclass has words for it."""
+        said = getattr(self.what, "SAID", {})
+        return {**{option.name: option.flag for option in self.options}, **said}
 
     def flagged(self, make: Callable[[], T]) -> T:
-        """What it makes; an error that begins with the name of a field has its option instead."""
+        """What it makes; an error names options, and no fields."""
         try:
             return make()
         except ValueError as error:
-            name, space, rest = str(error).partition(" ")
-            flags = {option.name: option.flag for option in self.options}
-            raise ValueError(f"{flags.get(name, name)}{space}{rest}") from None
+            raise ValueError(in_options(str(error), self.flags)) from None
 
     def help(self) -> str:
         width = min(shutil.get_terminal_size().columns, _WIDTH)

@@ -4,11 +4,20 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 EVERY_S = 5.0  # between two lines
+
+
+class Screen(NamedTuple):
+    """How a command speaks while it works; what is to be said in the end, it returns."""
+
+    progress: Callable[[str, int, int | None], None]  # see Progress
+    say: Callable[[str], None]  # a line of what is done
+    note: Callable[[str], None]  # a line of what may surprise, apart from the others
 
 
 class Progress:

@@ -206,7 +206,7 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
             ["--frame", tmp_path / "none.png", "--events", blurry, "--exposure-us", "0", "9"],
             "there is no .*none.png; give a blurry picture",
         ),
-        ([blurry, "--play-fps", "0"], "play_fps is 0"),
+        ([blurry, "--play-fps", "0"], "--play-fps is 0"),
         ([blurry, "--compare", tmp_path / ".mp4"], "--compare is .*mp4; give the name of a film"),
         ([blurry, "--compare", tmp_path / "x.avi"], "--compare is .*x.avi; give one that ends in .mp4 or"),
         ([blurry, "--compare", tmp_path / "x" / ".." / "film.mp4"], "--out is .* the same or one inside"),

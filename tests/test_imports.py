@@ -50,6 +50,13 @@ def test_help_loads_neither_torch_nor_numpy():
     assert not simulators(modules)
 
 
+def test_help_of_deblur_does_not_load_torch():
+    modules = loaded(SCRIPT, "deblur", "--help")
+    assert "ppln.films" in modules
+    assert "torch" not in modules
+    assert not simulators(modules)
+
+
 def test_info_loads_no_simulator_and_not_torch(recording: Path):
     modules = loaded(SCRIPT, "info", str(recording))
     assert "ppln.report.recording" in modules

@@ -10,15 +10,17 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ppln.engine.config import Run, Train, check_resumable
-from ppln.engine.recipes import recipe
+from ppln.engine.recipes import RECIPES, describe, recipe
 from ppln.engine.stored import build, read
+from ppln.errors import HELP, Help
 from ppln.forms import errors_of
 from ppln.models.networks import without_memory
-from ppln.options import HELP, Command, Help, command
-from ppln.tasks import Task
+from ppln.options import Command, command
+from ppln.progress import Screen
+from ppln.tasks import TASKS, Task
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,46 @@ class Invocation:
     """Go on with the run in --out, from its newest checkpoint."""
     from_start: bool = False
     """With --resume: where there is no checkpoint yet, begin at step 0. Without it, that is an error."""
+
+
+class WantedTraining(NamedTuple):
+    settings: Train
+    start: Invocation
+
+
+def usage() -> str:
+    """What `ppln train --help` says."""
+    lines = [
+        "usage: ppln train TASK [OPTIONS]\n",
+        "Train a network, or go on with a training (--resume). A recipe is a set of settings, chosen by",
+        "--recipe NAME, else small; `ppln train TASK --recipe NAME --help` lists its settings, each an",
+        "option that changes it. For example: ppln train deblur --steps 500 --out runs/short\n",
+    ]
+    for task in RECIPES:
+        lines.append(f"Recipes of {task}: {TASKS[task].__doc__}")
+        lines += [f"  {name:24}{line}" for name, line in describe(task)]
+    return "\n".join(lines)
+
+
+def asked_for(words: Sequence[str]) -> tuple[Command, WantedTraining]:
+    """What `ppln train` is asked for by these words. `--help` among them raises Help."""
+    task, *options = words or ["--help"]
+    if task in HELP:
+        raise Help(usage())
+    wanted = WantedTraining(*parse(task, options))
+    return _command(task, wanted.start, wanted.settings), wanted
+
+
+def run(wanted: WantedTraining, screen: Screen) -> str:
+    """What `ppln train` does."""
+    from ppln.engine.train import train
+
+    settings, start = wanted
+    trained = train(settings, resume=start.resume, from_start=start.from_start)
+    if not trained.first:
+        return ""
+    values = ", ".join(f"{name} {value:.4g}" for name, value in trained.metrics.items())
+    return f"done: {trained.step} steps in {trained.out}; validation: {values}"
 
 
 def parse(task: str, words: Sequence[str]) -> tuple[Train, Invocation]:

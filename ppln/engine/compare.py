@@ -12,6 +12,7 @@ import csv
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from ppln.engine.statistics import Estimate, Interval, Tests, estimate, paired
 from ppln.forms import NUMBER, Maybe, read_json, shown
 from ppln.markdown import grid
+from ppln.progress import Screen
 from ppln.tasks import TASKS
 from ppln.tasks.task import Task
 
@@ -41,6 +43,21 @@ _ABOUT = {
     "model?": {"name": str},
     "checkpoint?": Maybe({"sha256": str}),
 }
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare two methods on the same samples: how far they differ, and how certain that is, over samples and
+    over trainings.
+    For example: ppln compare --ours runs/a/evaluation/scenes-test --theirs runs/b/evaluation/scenes-test"""
+
+    ours: tuple[Path, ...]
+    """Folders of one method that `ppln evaluate` wrote. Where it was trained with several seeds, give the
+    folder of each."""
+    theirs: tuple[Path, ...]
+    """The same for the other method."""
+    metric: str | None = None
+    """Only this metric, such as psnr. Default: all that both have."""
 
 
 class StoredEvaluation(NamedTuple):
@@ -161,6 +178,11 @@ def other_fingerprint(was: Mapping[str, Sequence[float]], now: Mapping[str, Sequ
         if not (same and all(near)):
             return column
     return None
+
+
+def run(how: Compare, screen: Screen) -> str:
+    """What `ppln compare` does."""
+    return table(compare(list(how.ours), list(how.theirs), how.metric))
 
 
 def table(comparison: Comparison) -> str:

@@ -16,6 +16,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from ppln.files import check_target, put_in_place
 from ppln.functional import use_backend
 from ppln.models import weights
 from ppln.models.weights import Card, Dtype
+from ppln.progress import Screen
 
 SUFFIXES = (".safetensors", ".onnx", ".pt2")
 LEAST_SIZE = 17  # pixels, of a side
@@ -36,11 +38,38 @@ _SIZES = ((2, 3, 37, 53), (1, 1, 17, 17), (3, 2, 48, 64), (2, 5, 32, 18))  # B, 
 _Program = Callable[[Tensor, Tensor], Tensor]
 
 
+@dataclass(frozen=True)
+class Export:
+    """Write a trained network as one file. For example: ppln export runs/deblur-small deblur.onnx"""
+
+    network: Path
+    """The folder of a training or of one of its checkpoints, a .safetensors file that this command wrote, or
+    the name of a network that `ppln models` marks as trained."""
+    out: Path
+    """The file to write. Its ending decides: .safetensors, which ppln reads; .onnx; or .pt2, of
+    torch.export."""
+    dtype: Dtype = "float32"
+    """The type of the weights in a .safetensors file; with 16 bits, it is half as large."""
+    ema: bool = True
+    """Take the running average of the weights, where the training kept one (`ppln train --ema`)."""
+    overwrite: bool = False
+    """Replace a file that exists."""
+
+
 class Exported(NamedTuple):
     path: Path
     card: Card
     size_bytes: int
     difference: float  # to the network, over the largest output; of .safetensors, what rounding does
+
+    def text(self) -> str:
+        check = f"its output differs from the network's by {self.difference:.1e} of the largest, at most"
+        return f"wrote {self.path}, {self.size_bytes / 2**20:.1f} MiB\ncheck: {check}"
+
+
+def run(how: Export, screen: Screen) -> str:
+    """What `ppln export` does."""
+    return export(how.network, how.out, dtype=how.dtype, ema=how.ema, overwrite=how.overwrite).text()
 
 
 def export(

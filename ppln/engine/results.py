@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -11,8 +12,10 @@ from ppln.engine.config import Machine
 from ppln.engine.evaluate import Evaluation, describe, evaluate_each, write
 from ppln.engine.fabric import holding, launch
 from ppln.engine.trained import TrainedNetwork, find, home, unit
+from ppln.errors import HELP, Help
 from ppln.forms import as_json
-from ppln.options import HELP, Command, Help, command
+from ppln.options import Command, command
+from ppln.progress import Screen
 from ppln.tasks import TASKS, Task
 
 
@@ -85,6 +88,21 @@ def usage() -> str:
         """
 
     return command(evaluate, "ppln evaluate").help()
+
+
+def asked_for(words: Sequence[str]) -> tuple[Command, Wanted]:
+    """What `ppln evaluate` is asked for by these words. `--help` among them raises Help."""
+    source, *options = words or ["--help"]
+    if source in HELP:
+        raise Help(usage())
+    wanted = parse(source, options)
+    return _command(source, wanted.how, wanted.task), wanted
+
+
+def run(wanted: Wanted, screen: Screen) -> str:
+    """What `ppln evaluate` does."""
+    found, folder = evaluate_network(*wanted, partial(screen.progress, "samples"))
+    return "" if folder is None else "\n".join(filter(None, [text(found), beside(found), f"wrote {folder}"]))
 
 
 def parse(source: str, words: Sequence[str]) -> Wanted:

@@ -31,13 +31,14 @@ from ppln.engine.norm import synchronize
 from ppln.engine.tables import need_tensorboard
 from ppln.engine.trained import find, settings_of
 from ppln.engine.watch import NotFinite, first_bad
+from ppln.errors import Stopped
 from ppln.models import create_model
 from ppln.tasks import Batch, Source
 
 PICTURED = 4  # validation samples, of which baselines' predictions are kept for pictures
 
 
-class Interrupted(Exception):  # noqa: N818
+class Interrupted(Stopped):
     """Asked to stop (Ctrl-C, SIGTERM, a closed terminal): the step was finished and saved."""
 
     def __init__(self, signum: int, step: int, advice: str) -> None:

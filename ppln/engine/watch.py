@@ -16,11 +16,14 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.autograd.graph import Node
 
+from ppln.errors import Stopped
 from ppln.tasks.task import Batch, Task
 
 
-class NotFinite(RuntimeError):  # noqa: N818
+class NotFinite(Stopped, RuntimeError):  # noqa: N818
     """Training met a number that is not finite; `what` says where. saved: the last step that is, if any."""
+
+    advice = "lower learning_rate or clip_norm, and resume=True"
 
     def __init__(self, step: int, what: str, saved: int | None) -> None:
         kept = "nothing is saved yet" if saved is None else f"step {saved} is saved"

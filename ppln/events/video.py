@@ -8,6 +8,7 @@ import re
 import subprocess
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -17,16 +18,59 @@ from numpy.typing import NDArray
 
 from ppln.events.camera import EventCamera
 from ppln.events.events import whole
-from ppln.events.io import Header, Packet, RecordingError, Tell
+from ppln.events.io import Header, Packet, RecordingError, Tell, native
 from ppln.events.recording import Frames
 from ppln.events.simulate import DVS, simulate_video
 from ppln.image_files import IMAGEIO, read_picture
 from ppln.imports import require
+from ppln.progress import Screen
 
 PICTURES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 LUMA = np.array([0.299, 0.587, 0.114])  # of red, green and blue, as in video
 
 Stream = Iterator[tuple[int, NDArray]]
+
+
+@dataclass(frozen=True)
+class Simulate:
+    """Write the recording that an event camera would have made of a video. Its pixels are those of the video,
+    and between frames light changes evenly. For example: ppln simulate video.mp4 out.h5 --blur 14"""
+
+    video: Path
+    """A video file, or a folder of pictures, taken in the order of their names."""
+    out: Path
+    """The HDF5 file to write (docs/data.md describes what is in it)."""
+    camera: EventCamera = DVS
+    """The pixels of the camera."""
+    fps: float | None = None
+    """How many frames of the video are one second of the scene. Give it for a folder of pictures, and for a
+    video that plays in slow motion. Default: as the video tells."""
+    seed: int = 0
+    """Seed of the camera's noise, and of how its pixels differ."""
+    keep_frames: bool = True
+    """Also write frames, as a camera with both would: those of the video, in grey."""
+    blur: int = 1
+    """Make each frame that is written the mean of so many frames of the video, for `ppln deblur`. 1: the
+    frames of the video themselves, which are sharp."""
+    overwrite: bool = False
+    """Replace a file that exists."""
+
+
+def run(how: Simulate, screen: Screen) -> str:
+    """What `ppln simulate` does."""
+    packets = simulated_packets(
+        how.video,
+        how.camera,
+        fps=how.fps,
+        seed=how.seed,
+        keep_frames=how.keep_frames,
+        blur=how.blur,
+        progress=screen.progress,
+    )
+    counts = native.write_recording(
+        packets, how.out, source_format="simulated", overwrite=how.overwrite, inputs=[how.video]
+    )
+    return f"wrote {how.out}\n  {counts.events:,} events, {counts.frames:,} frames"
 
 
 def read_video(path: str | Path, *, fps: float | None = None, linear: bool = True) -> Stream:

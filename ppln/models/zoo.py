@@ -9,10 +9,11 @@ import json
 import os
 import textwrap
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +22,26 @@ from ppln.models import weights
 from ppln.models.networks import NETWORKS, all_options, check_shapes, known, without_memory
 from ppln.models.weights import Card
 from ppln.nn.released import ReleasedConv2d, ReleasedConvTranspose2d, ReleasedLinear
+from ppln.options import POSITION
+from ppln.progress import Screen
 
 _SHIPPED = Path(__file__).parent / "pretrained"
 _FOLDER = "PPLN_WEIGHTS"
+
+
+@dataclass(frozen=True)
+class Models:
+    """List the networks there are, or print all about one. A name begins with the task: deblur, steering or
+    pose. For example: ppln models deblur-edi"""
+
+    name: Annotated[str | None, POSITION] = None
+    """Print all that is known of this network: its input and output, its options, how it was trained, its
+    metrics. Default: list them all."""
+
+
+def show(models: Models, screen: Screen) -> str:
+    """What `ppln models` does."""
+    return listing() if models.name is None else card(models.name).markdown()
 
 
 def list_models(pretrained: bool = False) -> list[str]:

@@ -67,19 +67,29 @@ class Film:
     (none)      a folder of PNG files, named by number and time: 000012_104000us.png
 
     play_fps: frames per second that it plays. overwrite: replace what is there; a folder only if it is such a
-    film. inputs: what frames are made of, and is never replaced. All is written aside, and put in place at
-    the end: what fails or is interrupted leaves nothing, and what was there stays.
+    film. inputs: what frames are made of, and is never replaced. argument: what errors call the path.
+
+    All is written aside, and put in place at the end: what fails or is interrupted leaves nothing, and what
+    was there stays.
     """
 
     def __init__(
-        self, path: Path, *, play_fps: float = 25.0, overwrite: bool = False, inputs: Iterable[Path] = ()
+        self,
+        path: Path,
+        *,
+        play_fps: float = 25.0,
+        overwrite: bool = False,
+        inputs: Iterable[Path] = (),
+        argument: str = "path",
     ) -> None:
         kinds: dict[str, type[_Writer]] = {".mp4": _Mp4, ".gif": _Gif, "": _Folder}
         kind = kinds.get(path.suffix.lower())
         if kind is None:
-            raise ValueError(f"path is {path}; give one that ends in .mp4 or .gif, or a folder without a dot")
+            raise ValueError(
+                f"{argument} is {path}; give one that ends in .mp4 or .gif, or a folder without a dot"
+            )
         if not path.name or path.name.lower() in kinds:
-            raise ValueError(f"path is {path}; give the name of a film")
+            raise ValueError(f"{argument} is {path}; give the name of a film")
         if not LEAST_FPS <= play_fps <= 1000:
             raise ValueError(f"play_fps is {play_fps}; give a number from {LEAST_FPS} to 1000")
         if kind is _Gif and play_fps > MOST_GIF_FPS:

@@ -1,7 +1,6 @@
 """What is in a recording, as text and as a picture; read in a stream, so that it need not fit in memory."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +8,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events import Events, Frames, Imu, Sensor, Signal, Triggers, concatenate
-from ppln.events.io import Header, Unread, detect, iter_packets, printable, sources
+from ppln.events.io import Header, Options, Unread, detect, iter_packets, listed, printable, sources
 from ppln.files import check_target, put_in_place
 from ppln.imports import require
+from ppln.progress import Screen
 
 _RATE_BIN_US = 10_000
 _GAP_US = 100_000  # no event anywhere on the sensor for so long is worth a line
 _PICTURE_US = 20_000  # of events in one picture
-_NAMED = 12  # of what is not read, at most
 _MOST_PIXELS = 1 << 24  # of a sensor, to be counted one by one; the largest there are have a few million
 _MOST_BINS = 1 << 24  # of time in a picture: two days
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")  # of plots
+
+
+@dataclass(frozen=True)
+class Info:
+    """Print what is in a recording: sensor, events, rates, gaps, frames, triggers, signals, IMU samples.
+    For example: ppln info recording.aedat4 --plot recording.png"""
+
+    recording: Path
+    """The recording: a file, or a folder."""
+    plot: Path | None = None
+    """Also draw its events, rates and frames, as this PNG, JPEG, SVG or PDF file. Default: draw nothing."""
+    overwrite: bool = False
+    """Replace a picture that exists."""
+    format: str | None = None
+    """The format of the recording, such as aedat4. Default: as its content tells."""
+    reading: Options = Options()  # noqa: RUF009
+    """How the recording is read."""
+
+
+def show(info: Info, screen: Screen) -> str:
+    """What `ppln info` does."""
+    options = asdict(info.reading)
+    if info.plot is not None:
+        check_plot(info.plot, info.recording, format=info.format, overwrite=info.overwrite)
+    summary = summarize(info.recording, format=info.format, **options)
+    if info.plot is None:
+        return text(summary)
+    screen.say(text(summary))
+    plot(summary, info.plot, overwrite=info.overwrite, **options)
+    return f"wrote {info.plot}"
 
 
 @dataclass
@@ -168,12 +197,6 @@ def _pixels(summary: Summary) -> str:
         return f"more than {_MOST_PIXELS:,}: their events are not counted one by one"
     silent = int((summary.per_pixel == 0).sum())
     return f"{summary.per_pixel.max():,} events in the busiest, {silent:,} without any"
-
-
-def listed(unread: Sequence[str]) -> str:
-    """What a file holds that is not read, in a line."""
-    more = [f"and {len(unread) - _NAMED:,} more"] if len(unread) > _NAMED else []
-    return ", ".join([*unread[:_NAMED], *more])
 
 
 def _values(name: str, count: int, shape: tuple[int, ...], low: Any, high: Any) -> str:

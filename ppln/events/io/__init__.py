@@ -15,7 +15,7 @@ all.
 import importlib
 import struct
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -42,6 +42,7 @@ from ppln.events.recording import (
 CHUNK = 1 << 20  # events in a packet, at most
 MOST_EMPTY = 1_000_000  # windows in a row without an event that iter_events makes
 LONGEST_TEXT = 2000  # characters that a person is shown
+MOST_NAMED = 12  # of what is not read, at most
 
 # Tried in this order: formats with a mark of their own come before those known by their structure.
 FORMATS = (
@@ -59,6 +60,12 @@ FORMATS = (
     "eslnet",
     "text",
 )
+
+
+def listed(unread: Sequence[str]) -> str:
+    """What a file holds that is not read, in a line."""
+    more = [f"and {len(unread) - MOST_NAMED:,} more"] if len(unread) > MOST_NAMED else []
+    return ", ".join([*unread[:MOST_NAMED], *more])
 
 
 def printable(text: str) -> str:

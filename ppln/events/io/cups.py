@@ -53,7 +53,7 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
             raise RecordingError(f"{path}: event_offset does not run from 0 to the number of events")
         exposure = exposure_us.whole().astype(np.int64)
         if (np.diff(exposure[:, 0]) < 0).any():
-            raise RecordingError(f"{path}: exposure_us is not in order of time")
+            raise RecordingError(f"{path}: dataset exposure_us is not in order of time")
         for part in images.parts():
             yield Frames(images[part], exposure[part, 0], exposure[part])
         yield Signal("frame_index", exposure[:, 0], number.whole())

@@ -1,0 +1,83 @@
+"""A study run, and its tables: what `ppln reproduce` does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ppln.errors import HELP, Help
+from ppln.options import Command, command
+from ppln.progress import Screen
+from ppln.study import STUDIES
+from ppln.study.budget import Reproduce
+from ppln.study.rows import Study
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Train and evaluate all methods that a study compares, each a row of its tables, but for those that are
+    done already; then make the tables."""
+
+    how: Reproduce = Reproduce()  # noqa: RUF009
+    """Options."""
+    add: tuple[Path, ...] = ()
+    """More study.json files, which this command wrote elsewhere, as on another machine: what is in them
+    counts as done. With --tune: they have trainings in full, which decide between rates that are close.
+    Default: none."""
+    page: Path | None = None
+    """Write all of it as a page of Markdown, with how learning rates were searched, by the tune.json in OUT
+    or beside the files of --add. Default: print the tables."""
+
+
+class WantedStudy(NamedTuple):
+    study: Study
+    options: Reproduction
+
+
+def usage() -> str:
+    """What `ppln reproduce --help` says."""
+    lines = [
+        "usage: ppln reproduce STUDY [OPTIONS]\n",
+        "Train and evaluate all methods that a study compares, each a row of its tables.",
+        "`ppln reproduce STUDY --help` lists the options.\n",
+    ]
+    for name, study in STUDIES.items():
+        lines += [f"Rows of the study {name}:", *(f"  {row.key:24}{row.title}" for row in study.rows)]
+    return "\n".join(lines)
+
+
+def parse(words: Sequence[str]) -> tuple[Command, WantedStudy]:
+    """What `ppln reproduce` is asked for by these words. `--help` among them raises Help."""
+    name, *rest = words or ["--help"]
+    if name in HELP:
+        raise Help(usage())
+    if name not in STUDIES:
+        raise ValueError(f"there is no study {name!r}; there are: {', '.join(STUDIES)}")
+    asked = command(Reproduction(Reproduce(Path(f"runs/reproduce-{name}"))), f"ppln reproduce {name}")
+    return asked, WantedStudy(STUDIES[name], asked.call(asked.given(rest)))
+
+
+def run(wanted: WantedStudy, screen: Screen) -> str:
+    from ppln.study import tables, tune
+    from ppln.study.page import check_page, search_file, write_page
+    from ppln.study.portions import FILE
+    from ppln.study.reproduce import reproduce
+
+    study, how, add, page = wanted.study, wanted.options.how, wanted.options.add, wanted.options.page
+    if page is not None:
+        check_page(page, study)  # an error now, rather than after all trainings
+    if how.tune and page is not None:
+        raise ValueError(f"page is {page}, but tune=True makes no tables; leave it out")
+    if how.tune:
+        taken = tune.tune(study, how, screen.say, add)
+        lines = [f"{key}: take {tune.line(of)}" for key, of in taken.items()]
+        return "\n".join([*lines, f"wrote {how.out / tune.FILE}"])
+    done, found = reproduce(study, how, screen.say, add)
+    if page is None:
+        told = tables.markdown(study, found)
+    elif found["results"]:
+        write_page(page, study, found, search_file([how.out, *(file.parent for file in add)]))
+        told = f"wrote {page}"
+    else:
+        told = f"there are no results yet; {page} is left as it is"
+    return f"{told}\n{len(done.now)} rows and seeds done now, {len(done.left)} left; wrote {how.out / FILE}"

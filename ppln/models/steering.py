@@ -10,7 +10,7 @@ Dimensions: B batch, T time stamps, H x W image.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -228,8 +228,7 @@ class SteeringPlainT(_TrunkAndHead):
     def __init__(self, *, inputs: _Inputs = "both", rows: bool = False) -> None:
         super().__init__(inputs, rows, _plain_width(rows), 1, nn.Linear, more=1)
         # One feature among many, whose weights are small for their number: t would hardly be heard.
-        with torch.no_grad():
-            self.linear1.weight[:, -1].uniform_(-1, 1)
+        nn.init.uniform_(cast(nn.Linear, self.linear1).weight[:, -1], -1, 1)
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
         times, many = as_times(t, x.shape[0], x)  # [B, T]

@@ -66,11 +66,13 @@ def angles(windows: int, rounds: int, device: torch.device) -> dict[str, Any]:
     x, t = some(windows, device)
     nets = {name: create_model(name).to(device).eval() for name in NETWORKS}
     released = create_model("steering-ppln", semantics="released").to(device).eval()
+    strided = create_model("steering-ppln-rows", stride=2).to(device).eval()
     actions: dict[str, Callable[[], Any]] = {
         "released, one by one": lambda: one_by_one(released, x, t),
         "released, all at once": lambda: released(x, t),
         "steering-ppln, one by one": lambda: one_by_one(nets["steering-ppln"], x, t),
         **{name: partial(net, x, t) for name, net in nets.items()},
+        "steering-ppln-rows, stride 2": partial(strided, x, t),
     }
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
         seconds = turns(actions, rounds, device)

@@ -59,10 +59,12 @@ class _Block(nn.Module):
 class _Trunk(nn.Module):
     """ResNet of three stages, 16, 32 and 64 wide -> the mean over the image [B, 64]."""
 
-    def __init__(self, in_channels: int, blocks: tuple[int, int, int]) -> None:
+    def __init__(self, in_channels: int, blocks: tuple[int, int, int], stride: int = 1) -> None:
+        if stride < 1:
+            raise ValueError(f"stride must be 1 or more, got {stride}")
         super().__init__()
         self.in_channels = in_channels
-        self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
+        self.conv1 = nn.Conv2d(in_channels, 16, 3, stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         self.layer1 = self._stage(16, 16, 1, blocks[0])
         self.layer2 = self._stage(16, 32, 2, blocks[1])
@@ -141,13 +143,15 @@ class _TrunkAndHead(nn.Module):
     """A trunk, run once for all times, and a head of six linear layers, which take t if they are PP layers.
 
     rows: the trunk reads one row at a time, and the features of all ten are joined. It is less deep then:
-    the first layer of the head, which reads ten times as many features, has those weights.
+    the first layer of the head, which reads ten times as many features, has those weights. stride: of the
+    trunk's first layer; with 2 all costs about a quarter.
     """
 
     def __init__(
         self,
         inputs: _Inputs,
         rows: bool,
+        stride: int,
         width: int,
         outputs: int,
         linear: Callable[..., nn.Module],
@@ -156,7 +160,10 @@ class _TrunkAndHead(nn.Module):
         super().__init__()
         channels = _channels(inputs)
         self.inputs, self.in_channels = inputs, ROWS * channels
-        self.trunk = _RowTrunk(channels, (4, 4, 2)) if rows else _Trunk(self.in_channels, (5, 5, 4))
+        if rows:
+            self.trunk: _Trunk = _RowTrunk(channels, (4, 4, 2), stride)
+        else:
+            self.trunk = _Trunk(self.in_channels, (5, 5, 4), stride)
         self.linear1 = linear(_FEATURES * (ROWS if rows else 1) + more, width)
         self.blocks = nn.ModuleList(_HeadBlock(width, linear) for _ in range(2))
         self.linear3 = linear(width, outputs)
@@ -171,8 +178,8 @@ class _TrunkAndHead(nn.Module):
 class SteeringPPLN(_TrunkAndHead):
     """A plain trunk, run once for all times, and six PP layers. t is in [0, 1].
 
-    rows: the trunk reads one row at a time, and the features of all ten are joined. semantics: "released":
-    its layers compute what the authors' code does, for comparison.
+    rows: the trunk reads one row at a time, and the features of all ten are joined. stride: of the trunk's
+    first layer. semantics: "released": its layers compute what the authors' code does, for comparison.
     """
 
     def __init__(
@@ -183,6 +190,7 @@ class SteeringPPLN(_TrunkAndHead):
         normalize: bool = True,
         inputs: _Inputs = "both",
         rows: bool = False,
+        stride: int = 1,
         semantics: Literal["paper", "released"] = "paper",
         linear: Callable[..., nn.Module] = PPLinear,
     ) -> None:
@@ -191,7 +199,7 @@ class SteeringPPLN(_TrunkAndHead):
         if semantics == "released":
             linear = ReleasedLinear
         linear = partial(linear, segments=segments, temperature=temperature, normalize=normalize)
-        super().__init__(inputs, rows, 32, 1, linear)
+        super().__init__(inputs, rows, stride, 32, 1, linear)
         self.semantics = semantics
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
@@ -209,11 +217,12 @@ def _plain_width(rows: bool) -> int:
 class SteeringPlain10(_TrunkAndHead):
     """PPLN's trunk and a plain head as deep and as large: ten angles, interpolated linearly.
 
-    rows: the trunk reads one row at a time, and the features of all ten are joined.
+    rows: the trunk reads one row at a time, and the features of all ten are joined. stride: of the trunk's
+    first layer.
     """
 
-    def __init__(self, *, inputs: _Inputs = "both", rows: bool = False) -> None:
-        super().__init__(inputs, rows, _plain_width(rows), ROWS, nn.Linear)
+    def __init__(self, *, inputs: _Inputs = "both", rows: bool = False, stride: int = 1) -> None:
+        super().__init__(inputs, rows, stride, _plain_width(rows), ROWS, nn.Linear)
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
         return interpolate(self.head(self.trunk(x)), t)
@@ -222,11 +231,12 @@ class SteeringPlain10(_TrunkAndHead):
 class SteeringPlainT(_TrunkAndHead):
     """PPLN's trunk and a plain head as deep and as large, which is told t in [0, 1] as one more feature.
 
-    rows: the trunk reads one row at a time, and the features of all ten are joined.
+    rows: the trunk reads one row at a time, and the features of all ten are joined. stride: of the trunk's
+    first layer.
     """
 
-    def __init__(self, *, inputs: _Inputs = "both", rows: bool = False) -> None:
-        super().__init__(inputs, rows, _plain_width(rows), 1, nn.Linear, more=1)
+    def __init__(self, *, inputs: _Inputs = "both", rows: bool = False, stride: int = 1) -> None:
+        super().__init__(inputs, rows, stride, _plain_width(rows), 1, nn.Linear, more=1)
         # One feature among many, whose weights are small for their number: t would hardly be heard.
         nn.init.uniform_(cast(nn.Linear, self.linear1).weight[:, -1], -1, 1)
 

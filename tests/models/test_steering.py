@@ -71,6 +71,18 @@ def test_a_trunk_for_every_row(inputs: str):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("name", HEADS)
+def test_a_stride_reads_pictures_at_a_smaller_size(name: str):
+    model, sizes = made(name, stride=2), []
+    assert size(model) == size(made(name))
+    model.trunk.layer1.register_forward_hook(lambda layer, args, out: sizes.append(out.shape[-2:]))
+    assert model(some(), 0.5).isfinite().all()
+    assert sizes == [(6, 8)]
+    with pytest.raises(ValueError, match="stride must be 1 or more, got 0"):
+        ppln.create_model(name, stride=0)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("name", TEN)
 def test_ten_angles_and_straight_lines_between(name: str):
     model, x = made(name), some()

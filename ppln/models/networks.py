@@ -17,7 +17,13 @@ from ppln.models.edi import DeblurEDI
 from ppln.models.eslnet import DeblurESLNet, DeblurESLNetPP
 from ppln.models.head import DeblurPPLNHead
 from ppln.models.pose import PoseCalabrese, PoseCalabreseMod, PosePPLN
-from ppln.models.steering import SteeringHu, SteeringHuMod, SteeringPPLN
+from ppln.models.steering import (
+    SteeringHu,
+    SteeringHuMod,
+    SteeringPlain10,
+    SteeringPlainT,
+    SteeringPPLN,
+)
 from ppln.models.unet import DeblurPPLN, DeblurUNet, DeblurUNet14, DeblurUNetT
 from ppln.names import suggestion
 
@@ -27,10 +33,12 @@ class NetworkSpec(NamedTuple):
     input: str  # in words, with the shape
     output: str
     learns: bool = True  # whether there is anything to train in it
+    note: str = ""  # a sentence: what its options make of its class
 
     @property
     def summary(self) -> str:
-        return (getattr(self.make, "func", self.make).__doc__ or "").partition("\n")[0]
+        line = (getattr(self.make, "func", self.make).__doc__ or "").partition("\n")[0]
+        return f"{line} {self.note}".strip()
 
 
 MOST = 2000
@@ -41,8 +49,14 @@ _BLURRY = (
     "then the blurry frame"
 )
 _SHARP = "[B, T, 1, H, W]: the sharp frame at t"
-_PAIRS = "x [B, 20, H, W]: ten frames, then ten event frames, each oldest first and in [0, 1]"
-_PAIR = "x [B, 2, H, W]: the most recent frame and event frame, in [0, 1]"
+_PAIRS = (
+    "x [B, 20, H, W]: ten frames, then ten event frames, each oldest first and in [0, 1] "
+    "(with inputs 'frames' or 'events': only those, 10)"
+)
+_PAIR = (
+    "x [B, 2, H, W]: the most recent frame and event frame, in [0, 1] "
+    "(with inputs 'frames' or 'events': only that, 1)"
+)
 _ANGLE = "[B, T]: the angle of the wheel at t"
 _EVENTS = "x [B, 10, H, W]: ten event frames of one camera, oldest first"
 _LAST = "x [B, 1, H, W]: the most recent event frame of one camera"
@@ -50,6 +64,7 @@ _MAPS = "[B, T, 13, H, W]: a heat map for each joint at t"
 
 _SMALL: dict[str, Any] = {"width": 40, "channels": 24, "layers": 4, "segments": 6, "plain": "hidden"}
 _SMALL_UNET: dict[str, Any] = {"width": 40, "residual": True, "balance": True}
+_ROWS = "The trunk reads one row at a time, and the features of all ten are joined."
 
 NETWORKS = {
     "deblur-deblursr": NetworkSpec(DeblurSR, _BLURRY, _SHARP),
@@ -69,7 +84,12 @@ NETWORKS = {
     "pose-ppln": NetworkSpec(PosePPLN, _EVENTS, _MAPS),
     "steering-hu": NetworkSpec(SteeringHu, _PAIR, _ANGLE),
     "steering-humod": NetworkSpec(SteeringHuMod, _PAIRS, _ANGLE),
+    "steering-plain-10": NetworkSpec(SteeringPlain10, _PAIRS, _ANGLE),
+    "steering-plain-rows-10": NetworkSpec(partial(SteeringPlain10, rows=True), _PAIRS, _ANGLE, note=_ROWS),
+    "steering-plain-rows-t": NetworkSpec(partial(SteeringPlainT, rows=True), _PAIRS, _ANGLE, note=_ROWS),
+    "steering-plain-t": NetworkSpec(SteeringPlainT, _PAIRS, _ANGLE),
     "steering-ppln": NetworkSpec(SteeringPPLN, _PAIRS, _ANGLE),
+    "steering-ppln-rows": NetworkSpec(partial(SteeringPPLN, rows=True), _PAIRS, _ANGLE, note=_ROWS),
 }
 
 

@@ -1,22 +1,43 @@
 """Steering: ten pairs of a frame and an event frame -> the angle of the wheel at any time in them.
 
-The networks over ten frames take x [B, 20, H, W]: channels 0..9 are the frames (APS), 10..19 the event
-frames (DVS), each oldest first and scaled to [0, 1]. They give [B], or [B, T] for t [B, T]. Any image size
-will do, since the trunk ends in a mean over the image; the paper's is 128 x 172.
+The networks over ten rows take x [B, 20, H, W]: channels 0..9 are the frames (APS), 10..19 the event
+frames (DVS), each oldest first and scaled to [0, 1]. With inputs="frames" or "events" they take only those,
+x [B, 10, H, W]. They give [B], or [B, T] for t [B, T]. Any image size will do, since the trunk ends in a mean
+over the image; the paper's is 128 x 172.
 
 Dimensions: B batch, T time stamps, H x W image.
 """
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ppln.functional.times import as_times
 from ppln.models.layout import interpolate, repeat
 from ppln.nn import PPLinear
+from ppln.nn.released import ReleasedLinear
 from ppln.protocols import ROWS
+
+_FEATURES = 64  # of a picture
+_Inputs = Literal["both", "frames", "events"]
+
+
+def _channels(inputs: _Inputs) -> int:
+    """Of a row."""
+    if inputs not in ("both", "frames", "events"):
+        raise ValueError(f"inputs must be 'both', 'frames' or 'events', got {inputs!r}")
+    return 2 if inputs == "both" else 1
+
+
+def _check(x: Tensor, channels: int) -> None:
+    if x.dim() != 4 or x.shape[1] != channels:
+        raise ValueError(
+            f"x must be [B, {channels}, H, W], of what the network's option inputs says, got {list(x.shape)}"
+        )
 
 
 class _Block(nn.Module):
@@ -38,13 +59,16 @@ class _Block(nn.Module):
 class _Trunk(nn.Module):
     """ResNet of three stages, 16, 32 and 64 wide -> the mean over the image [B, 64]."""
 
-    def __init__(self, in_channels: int, blocks: tuple[int, int, int]) -> None:
+    def __init__(self, in_channels: int, blocks: tuple[int, int, int], stride: int = 1) -> None:
+        if stride < 1:
+            raise ValueError(f"stride must be 1 or more, got {stride}")
         super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
+        self.in_channels = in_channels
+        self.conv1 = nn.Conv2d(in_channels, 16, 3, stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         self.layer1 = self._stage(16, 16, 1, blocks[0])
         self.layer2 = self._stage(16, 32, 2, blocks[1])
-        self.layer3 = self._stage(32, 64, 2, blocks[2])
+        self.layer3 = self._stage(32, _FEATURES, 2, blocks[2])
 
     @staticmethod
     def _stage(inputs: int, outputs: int, stride: int, blocks: int) -> nn.Sequential:
@@ -52,23 +76,38 @@ class _Trunk(nn.Module):
         return nn.Sequential(_Block(inputs, outputs, stride), *later)
 
     def forward(self, x: Tensor) -> Tensor:
+        _check(x, self.in_channels)
         x = F.relu(self.bn1(self.conv1(x)))
         return self.layer3(self.layer2(self.layer1(x))).mean((-2, -1))
+
+
+class _RowTrunk(_Trunk):
+    """The same trunk for every row: x [B, 20, H, W] -> the features of all ten, joined [B, 640].
+
+    They are scaled to be as long a vector as those of one row: else each step of training moves the sum of
+    ten times as many alike features ten times as far, and some heads die at rates that suit the others.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        _check(x, ROWS * self.in_channels)
+        rows = x.unflatten(1, (-1, ROWS)).transpose(1, 2)  # [B, 10, 2, H, W]
+        features = super().forward(rows.flatten(0, 1)).unflatten(0, (-1, ROWS))
+        return features.flatten(1) / ROWS**0.5
 
 
 class SteeringHu(nn.Module):
     """ResNet-32 on the most recent frame and event frame. It ignores t.
 
-    x [B, 2, H, W]
+    x [B, 2, H, W]; or [B, 1, H, W], with `inputs` "frames" or "events"
     """
 
     first_time = 0  # of those that t may be; -1 for the authors' checkpoints
 
-    def __init__(self) -> None:
+    def __init__(self, *, inputs: _Inputs = "both") -> None:
         super().__init__()
-        self.in_channels = 2
+        self.inputs, self.in_channels = inputs, _channels(inputs)
         self.trunk = _Trunk(self.in_channels, (5, 5, 5))
-        self.linear = nn.Linear(64, 1)
+        self.linear = nn.Linear(_FEATURES, 1)
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
         as_times(t, x.shape[0], x, low=self.first_time)
@@ -78,30 +117,70 @@ class SteeringHu(nn.Module):
 class SteeringHuMod(nn.Module):
     """ResNet-32 on ten frames and event frames: angles at ten time stamps, interpolated linearly."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, inputs: _Inputs = "both") -> None:
         super().__init__()
-        self.in_channels = 2 * ROWS
+        self.inputs, self.in_channels = inputs, ROWS * _channels(inputs)
         self.trunk = _Trunk(self.in_channels, (5, 5, 5))
-        self.linear = nn.Linear(64, ROWS)
+        self.linear = nn.Linear(_FEATURES, ROWS)
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
         return interpolate(self.linear(self.trunk(x)), t)
 
 
-class _PPBlock(nn.Module):
-    """Two PP layers and a shortcut."""
+class _HeadBlock(nn.Module):
+    """Two linear layers and a shortcut."""
 
     def __init__(self, features: int, linear: Callable[..., nn.Module]) -> None:
         super().__init__()
         self.linear1 = linear(features, features)
         self.linear2 = linear(features, features)
 
-    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        return F.relu(x + self.linear2(F.relu(self.linear1(x, t)), t))
+    def forward(self, x: Tensor, *t: Tensor | float) -> Tensor:
+        return F.relu(x + self.linear2(F.relu(self.linear1(x, *t)), *t))
 
 
-class SteeringPPLN(nn.Module):
-    """A plain trunk, run once for all times, and six PP layers. t is in [0, 1]."""
+class _TrunkAndHead(nn.Module):
+    """A trunk, run once for all times, and a head of six linear layers, which take t if they are PP layers.
+
+    rows: the trunk reads one row at a time, and the features of all ten are joined. It is less deep then:
+    the first layer of the head, which reads ten times as many features, has those weights. stride: of the
+    trunk's first layer; with 2 all costs about a quarter.
+    """
+
+    def __init__(
+        self,
+        inputs: _Inputs,
+        rows: bool,
+        stride: int,
+        width: int,
+        outputs: int,
+        linear: Callable[..., nn.Module],
+        more: int = 0,  # features that the head reads beside those of the trunk
+    ) -> None:
+        super().__init__()
+        channels = _channels(inputs)
+        self.inputs, self.in_channels = inputs, ROWS * channels
+        if rows:
+            self.trunk: _Trunk = _RowTrunk(channels, (4, 4, 2), stride)
+        else:
+            self.trunk = _Trunk(self.in_channels, (5, 5, 4), stride)
+        self.linear1 = linear(_FEATURES * (ROWS if rows else 1) + more, width)
+        self.blocks = nn.ModuleList(_HeadBlock(width, linear) for _ in range(2))
+        self.linear3 = linear(width, outputs)
+
+    def head(self, features: Tensor, *t: Tensor | float) -> Tensor:
+        y = F.relu(self.linear1(features, *t))
+        for block in self.blocks:
+            y = block(y, *t)
+        return self.linear3(y, *t)
+
+
+class SteeringPPLN(_TrunkAndHead):
+    """A plain trunk, run once for all times, and six PP layers. t is in [0, 1].
+
+    rows: the trunk reads one row at a time, and the features of all ten are joined. stride: of the trunk's
+    first layer. semantics: "released": its layers compute what the authors' code does, for comparison.
+    """
 
     def __init__(
         self,
@@ -109,18 +188,60 @@ class SteeringPPLN(nn.Module):
         segments: int = 3,
         temperature: float | None = 100.0,
         normalize: bool = True,
+        inputs: _Inputs = "both",
+        rows: bool = False,
+        stride: int = 1,
+        semantics: Literal["paper", "released"] = "paper",
         linear: Callable[..., nn.Module] = PPLinear,
     ) -> None:
-        super().__init__()
+        if semantics not in ("paper", "released"):
+            raise ValueError(f"semantics must be 'paper' or 'released', got {semantics!r}")
+        if semantics == "released":
+            linear = ReleasedLinear
         linear = partial(linear, segments=segments, temperature=temperature, normalize=normalize)
-        self.in_channels = 2 * ROWS
-        self.trunk = _Trunk(self.in_channels, (5, 5, 4))
-        self.linear1 = linear(64, 32)
-        self.blocks = nn.ModuleList(_PPBlock(32, linear) for _ in range(2))
-        self.linear3 = linear(32, 1)
+        super().__init__(inputs, rows, stride, 32, 1, linear)
+        self.semantics = semantics
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        y = F.relu(self.linear1(self.trunk(x), t))
-        for block in self.blocks:
-            y = block(y, t)
-        return self.linear3(y, t).squeeze(-1)
+        if self.semantics == "released":
+            times, many = as_times(t, x.shape[0], x)
+            t = 2 * (times if many else times[:, 0]) - 1
+        return self.head(self.trunk(x), t).squeeze(-1)
+
+
+def _plain_width(rows: bool) -> int:
+    """With which a plain head has as many weights as the PP head on the same trunk, within 3 %."""
+    return 180 if rows else 116
+
+
+class SteeringPlain10(_TrunkAndHead):
+    """PPLN's trunk and a plain head as deep and as large: ten angles, interpolated linearly.
+
+    rows: the trunk reads one row at a time, and the features of all ten are joined. stride: of the trunk's
+    first layer.
+    """
+
+    def __init__(self, *, inputs: _Inputs = "both", rows: bool = False, stride: int = 1) -> None:
+        super().__init__(inputs, rows, stride, _plain_width(rows), ROWS, nn.Linear)
+
+    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
+        return interpolate(self.head(self.trunk(x)), t)
+
+
+class SteeringPlainT(_TrunkAndHead):
+    """PPLN's trunk and a plain head as deep and as large, which is told t in [0, 1] as one more feature.
+
+    rows: the trunk reads one row at a time, and the features of all ten are joined. stride: of the trunk's
+    first layer.
+    """
+
+    def __init__(self, *, inputs: _Inputs = "both", rows: bool = False, stride: int = 1) -> None:
+        super().__init__(inputs, rows, stride, _plain_width(rows), 1, nn.Linear, more=1)
+        # One feature among many, whose weights are small for their number: t would hardly be heard.
+        nn.init.uniform_(cast(nn.Linear, self.linear1).weight[:, -1], -1, 1)
+
+    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
+        times, many = as_times(t, x.shape[0], x)  # [B, T]
+        features = self.trunk(x)[:, None].expand(-1, times.shape[1], -1)
+        y = self.head(torch.cat([features, times[..., None].to(features.dtype)], -1)).squeeze(-1)
+        return y if many else y[:, 0]

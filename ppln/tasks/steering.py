@@ -61,6 +61,9 @@ class Steering(Task):
     samples come from more drives."""
     data_seed: int = 0
     """Seed of the drives: another number, other drives."""
+    inputs: Literal["both", "frames", "events"] = "both"
+    """What networks are given: frames and events, or one of them. A network is made for that:
+    --options inputs=frames."""
 
     def __post_init__(self) -> None:
         check_data(self, ("driving",), "samples_per_drive")
@@ -68,6 +71,8 @@ class Steering(Task):
             raise ValueError(
                 f"samples_per_drive is {self.samples_per_drive}; give a number that divides {DRIVE}"
             )
+        if self.inputs not in ("both", "frames", "events"):
+            raise ValueError(f"inputs is {self.inputs!r}; give both, frames or events")
 
     def source(self, split: str) -> Source:
         from ppln.datasets.synthetic.driving import Driving  # loaded only where samples are made
@@ -79,17 +84,35 @@ class Steering(Task):
         return Thinned(driving, length, DRIVE // self.samples_per_drive)
 
     def batch(self, samples: SteeringSample, positions: Tensor | None, seed: int) -> Batch:
-        """x [B, 20, H, W]: frames, then event frames, each scaled on its own. Nothing is random."""
-        x = torch.cat([scale_frames(samples.aps), scale_events(samples.dvs)], 1)
+        """x [B, 20, H, W]: frames, then event frames, each scaled on its own. Nothing is random.
+
+        With `inputs` other than both, only those, 10 channels.
+        """
+        parts = []
+        if self.inputs != "events":
+            parts.append(scale_frames(samples.aps))
+        if self.inputs != "frames":
+            parts.append(scale_events(samples.dvs))
+        x = torch.cat(parts, 1)
         t = torch.linspace(0, 1, ROWS, device=x.device).expand(len(x), ROWS)
         return Batch(x, t, samples.angle_deg, {"night": samples.night})
 
     def predict(self, model: nn.Module, batch: Batch) -> Tensor:
-        """A network for one row (two channels) is given the frame and the event frame of each time's row."""
-        if getattr(model, "in_channels", None) != 2:
+        """A network for one row (two channels) is given the frame and the event frame of each time's row.
+
+        With `inputs` other than both, only one of them.
+        """
+        made_for = getattr(model, "inputs", self.inputs)
+        if made_for != self.inputs:
+            raise ValueError(
+                f"inputs is {self.inputs!r}, but the network is made for {made_for!r}; "
+                f"make it with inputs={self.inputs!r}, or give the task inputs={made_for!r}"
+            )
+        channels = batch.x.shape[1] // ROWS
+        if getattr(model, "in_channels", None) != channels:
             return model(batch.x, batch.t)
         rows = (batch.t * (ROWS - 1)).round().long()  # [B, T]
-        pairs = pick(batch.x.unflatten(1, (2, ROWS)).transpose(1, 2), rows)  # [B, T, 2, H, W]
+        pairs = pick(batch.x.unflatten(1, (channels, ROWS)).transpose(1, 2), rows)  # [B, T, 2, H, W]
         return model(pairs.flatten(0, 1), batch.t.flatten()).unflatten(0, rows.shape)
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
@@ -130,12 +153,17 @@ class Steering(Task):
         """Three samples: the last frame, its events (red: brighter, blue: darker), and the angles.
 
         In the plot, time goes to the right and the wheel to the left is up; green: true, orange: predicted.
+        What the network is not given is not shown.
         """
         rows = []
         for found, true, x, t in zip(prediction[:3], batch.target[:3], batch.x[:3], batch.t[:3], strict=True):
-            frame = pictures.enlarge(pictures.grey(pictures.array(x[ROWS - 1])), 260)
-            events = pictures.enlarge(pictures.signed(pictures.array(2 * x[-1] - 1), 0.25), 260)
-            rows.append([frame, events, _plot(len(frame), *map(pictures.array, (t, found, true)))])
+            shown = []
+            if self.inputs != "events":
+                shown.append(pictures.grey(pictures.array(x[ROWS - 1])))
+            if self.inputs != "frames":
+                shown.append(pictures.signed(pictures.array(2 * x[-1] - 1), 0.25))
+            shown = [pictures.enlarge(picture, 260) for picture in shown]
+            rows.append([*shown, _plot(len(shown[0]), *map(pictures.array, (t, found, true)))])
         return pictures.tiles(rows)
 
 

@@ -61,7 +61,7 @@ def test_options_of_the_network():
     }
     assert options("--options", "temperature=1e2", "segments=5") == {"segments": 5, "temperature": 100.0}
     assert options("--network", "steering-hu") == {}
-    with pytest.raises(ValueError, match="'steering-hu' has no option segments; it has none"):
+    with pytest.raises(ValueError, match="'steering-hu' has no option segments; it has inputs"):
         options("--network", "steering-hu", "--options", "segments=2")
     with pytest.raises(ValueError, match="'steering-ppln' has no option widht; it has segments"):
         options("--options", "widht=3")

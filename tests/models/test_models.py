@@ -38,8 +38,14 @@ NAMES = [
     "pose-ppln",
     "steering-hu",
     "steering-humod",
+    "steering-plain-10",
+    "steering-plain-rows-10",
+    "steering-plain-rows-t",
+    "steering-plain-t",
     "steering-ppln",
+    "steering-ppln-rows",
 ]
+STEERING = [name for name in NAMES if name.startswith("steering-")]
 CHANNELS = {"pose-calabrese": 1, "pose": 10, "steering-hu": 2, "steering": 20, "deblur": 27}
 RELEASED = {
     "deblur-ppln": "deblur_ppln",
@@ -99,6 +105,11 @@ def test_the_list():
         ("steering-hu", 463_425),
         ("steering-humod", 466_602),
         ("steering-ppln", 455_338),
+        ("steering-ppln-rows", 465_866),
+        ("steering-plain-10", 454_966),
+        ("steering-plain-t", 454_029),
+        ("steering-plain-rows-10", 465_686),
+        ("steering-plain-rows-t", 464_237),
         ("pose-calabrese", 218_592),
         ("pose-calabrese-mod", 218_592 + 9 * 16 * 9 + 9 * 13 * 16 * 9),
         ("pose-ppln", 215_648),
@@ -165,6 +176,8 @@ def test_every_parameter_learns(name: str):
     [
         ("steering-ppln", "trunk"),
         ("steering-humod", "trunk"),
+        ("steering-ppln-rows", "trunk"),
+        ("steering-plain-t", "trunk"),
         ("pose-ppln", "entry.0"),
         ("deblur-ppln", "encoder.0"),
         ("deblur-unet-blind", "encoder.0"),
@@ -180,7 +193,7 @@ def test_what_does_not_depend_on_time_runs_once(name: str, part: str):
     assert [shape[:2] for shape in calls] == [x.shape[:2]]
 
 
-@pytest.mark.parametrize("name", [*(name for name in NAMES if name.startswith("deblur-")), "steering-humod"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("deblur-", "steering-"))])
 @pytest.mark.parametrize("t", [-0.1, 1.1, float("nan")])
 def test_times_outside_are_errors(name: str, t: float):
     for value in (t, torch.tensor([0.5, t])):

@@ -99,14 +99,47 @@ def test_a_network_for_one_row_sees_each_row():
     torch.testing.assert_close(SMALL.predict(OneRow(), batch), expected)
 
 
-@pytest.mark.parametrize("name", ["steering-hu", "steering-humod", "steering-ppln"])
-def test_networks_can_be_trained(samples, name):
-    model = ppln.create_model(name)
-    batch = SMALL.batch(samples, torch.arange(4), seed=0)
-    prediction = SMALL.predict(model, batch)
+@pytest.mark.parametrize("inputs", ["both", "frames", "events"])
+@pytest.mark.parametrize("name", [name for name in ppln.list_models() if name.startswith("steering-")])
+def test_networks_can_be_trained(samples, name, inputs):
+    model, task = ppln.create_model(name, inputs=inputs), replace(SMALL, inputs=inputs)
+    batch = task.batch(samples, torch.arange(4), seed=0)
+    prediction = task.predict(model, batch)
     assert prediction.shape == (4, 10)
-    SMALL.loss(prediction, batch).backward()
+    task.loss(prediction, batch).backward()
     assert model.trunk.conv1.weight.grad.abs().sum() > 0
+
+
+def test_one_of_the_inputs_is_that_part_of_both(samples):
+    both = SMALL.batch(samples, None, seed=0).x
+    for inputs, part in (("frames", both[:, :10]), ("events", both[:, 10:])):
+        assert torch.equal(replace(SMALL, inputs=inputs).batch(samples, None, seed=0).x, part)
+
+
+class OneFrame(nn.Module):
+    in_channels = 1
+
+    def forward(self, x, t):
+        assert x.shape[1] == 1
+        return x[:, 0, 0, 0] + 10_000 * t
+
+
+@pytest.mark.parametrize("inputs", ["frames", "events"])
+def test_a_network_for_one_row_sees_what_is_given_of_each(inputs):
+    batch = batch_of(torch.zeros(3, 10), [False] * 3)
+    values = torch.arange(30.0).reshape(3, 10)
+    batch = batch._replace(x=values[..., None, None].expand(-1, -1, 2, 2))
+    found = replace(SMALL, inputs=inputs).predict(OneFrame(), batch)
+    torch.testing.assert_close(found, values + 10_000 * batch.t)
+
+
+@pytest.mark.parametrize(("of_network", "of_task"), [("both", "frames"), ("frames", "events")])
+@pytest.mark.parametrize("name", ["steering-hu", "steering-ppln"])
+def test_a_network_for_other_inputs_is_an_error(samples, name, of_network, of_task):
+    task = replace(SMALL, inputs=of_task)
+    model = ppln.create_model(name, inputs=of_network)
+    with pytest.raises(ValueError, match=f"is '{of_task}', but the network is made for '{of_network}'"):
+        task.predict(model, task.batch(samples, None, seed=0))
 
 
 def test_the_loss_is_the_mean_squared_error_in_degrees():
@@ -150,6 +183,11 @@ def test_the_picture(samples):
     assert picture.shape == (3 * 176 + 2 * 4, 2 * 264 + 260 + 2 * 4, 3)  # 24 columns, eleven times enlarged
     for colour in ((0, 140, 90), (225, 75, 0)):
         assert (picture == colour).all(-1).sum() > 200
+    for inputs in ("frames", "events"):
+        task = replace(SMALL, inputs=inputs)
+        half = task.batch(samples, None, seed=0)
+        part = np.delete(picture, np.s_[268:536] if inputs == "frames" else np.s_[:268], axis=1)
+        assert np.array_equal(task.picture(half.target + 3, half), part)
     SMALL.picture(batch.target * math.nan, batch)
     SMALL.picture(batch.target * 1e9, batch)
 
@@ -160,6 +198,7 @@ def test_the_picture(samples):
         ({"data": "ddd21"}, "data is 'ddd21'; there is: driving"),
         ({"width": 8}, "width is 8; give 16 or more"),
         ({"train_samples": 0}, "train_samples is 0; give 1 or more"),
+        ({"inputs": "aps"}, "inputs is 'aps'; give both, frames or events"),
         ({"samples_per_drive": 7}, "samples_per_drive is 7; give a number that divides 120"),
     ],
 )

@@ -331,7 +331,8 @@ def _deblur(arguments: list[str]) -> None:
 
 def _prepare(words: list[str]) -> None:
     from ppln.datasets import hqf
-    from ppln.datasets.prepare import Done, Summary, prepare
+    from ppln.datasets.folders import Done, Summary
+    from ppln.datasets.prepare import prepare
     from ppln.datasets.source import SPLITS
     from ppln.datasets.windows import Split
     from ppln.events.io import printable

@@ -330,7 +330,7 @@ def _deblur(arguments: list[str]) -> None:
 
 
 def _prepare(words: list[str]) -> None:
-    from ppln.datasets import hqf
+    from ppln.datasets import donkey, hqf
     from ppln.datasets.folders import Done, Summary
     from ppln.datasets.prepare import prepare
     from ppln.datasets.source import SPLITS
@@ -341,8 +341,9 @@ def _prepare(words: list[str]) -> None:
 
     what, *arguments = words or ["--help"]
     cores = os.cpu_count() or 1
+    all_cores = donkey.DonkeyOptions(workers=cores)
 
-    def make(raw: Any, out: Path, *, verify: bool, **options: Any) -> Summary:
+    def make(out: Path, verify: bool, work: Callable[..., Summary]) -> Summary:
         with Progress("prepare") as progress:
 
             def report(done: Done, number: int, total: int) -> None:
@@ -352,7 +353,7 @@ def _prepare(words: list[str]) -> None:
                 progress("recordings", number, total)
 
             progress("recordings", 0)
-            summary = prepare(raw, out, verify=verify, progress=report, **options)
+            summary = work(progress=report)
         for path in summary.ignored:
             print(f"not a recording: {printable(str(path))}")
         manifest = summary.manifest
@@ -384,7 +385,8 @@ def _prepare(words: list[str]) -> None:
             overwrite: Make all files again, also those that are there already.
         """
         bags = hqf.find_bags(raw, partial=partial)
-        summary = make(bags, out, protocol="hqf", workers=workers, verify=verify, overwrite=overwrite)
+        how = {"workers": workers, "verify": verify, "overwrite": overwrite}
+        summary = make(out, verify, lambda **k: prepare(bags, out, protocol="hqf", **how, **k))
         missing = [name for name in hqf.NAMES if name not in summary.manifest.recordings]
         if missing:
             print(f"missing: {', '.join(missing)}")
@@ -414,9 +416,29 @@ def _prepare(words: list[str]) -> None:
             overwrite: Make all files again, also those that are there already.
         """
         options = {"split": use, "frames_per_blur": frames_per_blur, "workers": workers}
-        make(raw, out, verify=verify, overwrite=overwrite, **options)
+        make(out, verify, lambda **k: prepare(raw, out, verify=verify, overwrite=overwrite, **options, **k))
 
-    commands: dict[str, Callable[..., None]] = {"hqf": of_hqf, "recordings": of_recordings}
+    def of_donkey(
+        raw: tuple[Path, ...],
+        out: Path,
+        options: donkey.DonkeyOptions = all_cores,
+    ) -> None:
+        """Cut Donkeycar tubs, video of a small car that a person steers, into windows to train and evaluate
+        steering on, with the events that a camera would have seen. `ppln train steering --data windows
+        --folder OUT` takes the folder. For example: ppln prepare donkey --raw tub -o data/tub
+
+        Args:
+            raw: Tubs of Donkeycar's version 1 or 2, packed HDF5 files, or folders of them.
+            out: The folder to write to. The same command goes on where an earlier one was interrupted.
+            options: How windows are made.
+        """
+        make(out, options.verify, lambda **k: donkey.prepare(raw, out, options, **k))
+
+    commands: dict[str, Callable[..., None]] = {
+        "hqf": of_hqf,
+        "recordings": of_recordings,
+        "donkey": of_donkey,
+    }
     if what in HELP:
         helps = [command(of, f"ppln prepare {n}", positional=False).help() for n, of in commands.items()]
         print("\n\n".join(helps))

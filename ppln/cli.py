@@ -330,7 +330,7 @@ def _deblur(arguments: list[str]) -> None:
 
 
 def _prepare(words: list[str]) -> None:
-    from ppln.datasets import donkey, hqf
+    from ppln.datasets import ddd20, donkey, hqf
     from ppln.datasets.folders import Done, Summary
     from ppln.datasets.prepare import prepare
     from ppln.datasets.source import SPLITS
@@ -341,7 +341,7 @@ def _prepare(words: list[str]) -> None:
 
     what, *arguments = words or ["--help"]
     cores = os.cpu_count() or 1
-    all_cores = donkey.DonkeyOptions(workers=cores)
+    of_tubs, of_drives = donkey.DonkeyOptions(workers=cores), ddd20.Ddd20Options(workers=cores)
 
     def make(out: Path, verify: bool, work: Callable[..., Summary]) -> Summary:
         with Progress("prepare") as progress:
@@ -421,7 +421,7 @@ def _prepare(words: list[str]) -> None:
     def of_donkey(
         raw: tuple[Path, ...],
         out: Path,
-        options: donkey.DonkeyOptions = all_cores,
+        options: donkey.DonkeyOptions = of_tubs,
     ) -> None:
         """Cut Donkeycar tubs, video of a small car that a person steers, into windows to train and evaluate
         steering on, with the events that a camera would have seen. `ppln train steering --data windows
@@ -434,9 +434,23 @@ def _prepare(words: list[str]) -> None:
         """
         make(out, options.verify, lambda **k: donkey.prepare(raw, out, options, **k))
 
+    def of_ddd20(raw: Path, out: Path = Path("data/ddd20"), options: ddd20.Ddd20Options = of_drives) -> None:
+        """Cut 30 recordings of DDD20 (Hu et al. 2020), drives behind a windscreen with angles of the wheel,
+        into windows to train and evaluate steering on. `ppln train steering --data windows --folder OUT`
+        takes the folder.
+
+        Args:
+            raw: The folder with DDD20's recordings, exported (rec*_export.hdf5) or raw (rec*.hdf5), in it or
+                in folders in it, which you have to download yourself.
+            out: The folder to write to. The same command goes on where an earlier one was interrupted.
+            options: How windows are made.
+        """
+        make(out, options.verify, lambda **k: ddd20.prepare(raw, out, options, **k))
+
     commands: dict[str, Callable[..., None]] = {
         "hqf": of_hqf,
         "recordings": of_recordings,
+        "ddd20": of_ddd20,
         "donkey": of_donkey,
     }
     if what in HELP:

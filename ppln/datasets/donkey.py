@@ -31,10 +31,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.datasets.drives import Block, DriveRecipe, gathered
+from ppln.datasets.drives import Block, DriveRecipe, gathered, signed_counts
 from ppln.datasets.folders import Progress, Summary, by_name, make
 from ppln.datasets.source import SPLITS
-from ppln.events.events import Events, whole
+from ppln.events.events import whole
 from ppln.events.io import RecordingError
 from ppln.events.io.hdf5 import SIGNATURE, check_length, dataset, find, holds, look, opened
 from ppln.events.simulate import simulate_video
@@ -162,15 +162,6 @@ def stretches(tub: Tub) -> list[range]:
     cuts = np.flatnonzero((past > GAP_US) | (past <= 0) | tub.cut[1:]) + 1
     found = (range(first, last) for first, last in pairwise([0, *cuts.tolist(), len(tub.t_us)]))
     return [stretch for stretch in found if len(stretch) > ROWS]
-
-
-def signed_counts(events: Events) -> NDArray[np.int16]:
-    """Positive minus negative events of every pixel."""
-    height, width = events.sensor
-    place = events.y.astype(np.int64) * width + events.x
-    sign = np.where(events.p, 1.0, -1.0)
-    counts = np.bincount(place, sign, height * width).reshape(height, width)
-    return counts.clip(-(2**15), 2**15 - 1).astype(np.int16)
 
 
 def _sources(raw: Sequence[Path | str]) -> tuple[list[Path], list[Path]]:

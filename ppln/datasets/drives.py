@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from ppln.datasets.folders import MANIFEST, Origin, Recipe
 from ppln.datasets.source import SPLITS, SteeringSample, check_split
 from ppln.devices import send
-from ppln.events.events import Sensor
+from ppln.events.events import Events, Sensor
 from ppln.events.io import RecordingError
 from ppln.events.io.hdf5 import Rows, attribute, check_length, dataset, open_file
 from ppln.forms import check_form, parse_json
@@ -170,6 +170,15 @@ class DriveRecipe(Recipe):
                 f"not of {wanted[0]!r} with {wanted[1]} and {wanted[2]}; give another folder"
             )
         return Drives(*wanted, present)
+
+
+def signed_counts(events: Events) -> NDArray[np.int16]:
+    """Positive minus negative events of every pixel."""
+    height, width = events.sensor
+    place = events.y.astype(np.int64) * width + events.x
+    sign = np.where(events.p, 1.0, -1.0)
+    counts = np.bincount(place, sign, height * width).reshape(height, width)
+    return counts.clip(-(2**15), 2**15 - 1).astype(np.int16)
 
 
 def gathered(rows: Iterator[Block], size: int = 64) -> Iterator[Block]:

@@ -1,6 +1,7 @@
 """Small drives in the layouts of Donkeycar and DDD20."""
 
 import json
+import struct
 from pathlib import Path
 
 import h5py
@@ -74,4 +75,60 @@ def packed(path: Path, number=60, *, gaps=(), **options) -> Path:
         file["throttle"] = np.full(number, 0.3, np.float32)
         file["timestamp_ms"] = times_ms(number, np.array(gaps))
         file["session"] = np.array([b"24-01-25_0"] * number, "S16")
+    return path
+
+
+def labels(rows: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Angles, mostly small, and speeds, of which some are too slow."""
+    draw = np.random.default_rng(seed)
+    angle = 12 * np.sin(np.arange(rows) / 40) + draw.normal(0, 1, rows)
+    speed = np.where(np.arange(rows) % 97 < 5, 3.0, 60.0)
+    return angle.astype(np.float32), speed.astype(np.float32)
+
+
+def export(path: Path, rows: int, *, seed: int = 0, size=SIZE) -> Path:
+    """rec<id>_export.hdf5"""
+    draw = np.random.default_rng(seed)
+    angle, speed = labels(rows, seed=seed)
+    with h5py.File(path, "w") as file:
+        file["aps_frame"] = draw.integers(10, 200, (rows, *size), dtype=np.uint8)
+        file["dvs_frame"] = draw.integers(-5, 6, (rows, *size)).astype(np.int16)
+        file["steering_wheel_angle"], file["vehicle_speed"] = angle.astype(float), speed.astype(float)
+        file["timestamp"] = 1.5e9 + np.arange(rows) / 20
+    return path
+
+
+def _packet(kind: int, size: int, events: list[bytes]) -> bytes:
+    """As libcaer lays it out."""
+    return struct.pack("<hhiiiiii", kind, 1, size, 4, 0, *[len(events)] * 3) + b"".join(events)
+
+
+def raw(path: Path, rows: int, *, used: range, seed: int = 0) -> Path:
+    """rec<id>.hdf5: in each row an event at its begin and two 20 ms later; in those used, a frame every other
+    row, all of one grey, its row's number, but for one pixel of 0."""
+    start, angle, speed = 1_502_336_427_000_000, *labels(rows, seed=seed)
+    content, received = [], []
+    for row in range(rows + 1):
+        t = 50_000 * row  # on the camera's clock
+        events = [(row % 346, 7, t, 1)]
+        if row:
+            # The first packet ends with its only event: then the camera's clock is the computer's.
+            events += [(3, 200, t + 20_000, row % 2), (3, 200, t + 20_000, row % 2)]
+        words = [struct.pack("<Ii", x << 17 | y << 2 | p << 1 | 1, at) for x, y, at, p in events]
+        content.append(_packet(1, 8, words))
+        received.append(start + t)
+        if row in used and row % 2 == 0:
+            image = np.full((260, 346), row, "<u2")
+            image[0, 0] = 0
+            head = struct.pack("<I8i", 1 << 1 | 1, t, t + 30_000, t + 5000, t + 15_000, 346, 260, 0, 0)
+            content.append(_packet(2, 36 + 2 * image.size, [head + image.tobytes()]))
+            received.append(start + t + 30_000)
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("dvs/data", (len(content),), h5py.vlen_dtype(np.uint8))
+        for k, one in enumerate(content):
+            data[k] = np.frombuffer(one, np.uint8)
+        file["dvs/timestamp"] = np.array(received, np.int64)
+        for name, values in (("steering_wheel_angle", angle), ("vehicle_speed", speed)):
+            file[f"{name}/timestamp"] = start + 50_000 * np.arange(rows, dtype=np.int64) + 10_000
+            file[f"{name}/data"] = values.astype(float)
     return path

@@ -445,7 +445,9 @@ def _prepare(words: list[str]) -> None:
             out: The folder to write to. The same command goes on where an earlier one was interrupted.
             options: How windows are made.
         """
-        make(out, options.verify, lambda **k: ddd20.prepare(raw, out, options, **k))
+        summary = make(out, options.verify, lambda **k: ddd20.prepare(raw, out, options, **k))
+        if missing := ddd20.missing(summary.manifest):
+            print(f"missing: {', '.join(missing)}")
 
     commands: dict[str, Callable[..., None]] = {
         "hqf": of_hqf,

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.datasets import ddd20_rows
-from ppln.datasets.drives import Block, DriveRecipe
+from ppln.datasets.drives import Block, DriveRecipe, Drives
 from ppln.datasets.folders import Progress, Summary, by_name, make
 from ppln.datasets.source import SPLITS
 from ppln.events.events import whole
@@ -246,6 +246,13 @@ def find_recordings(raw: Path | str, *, partial: bool = False) -> tuple[list[Pat
             "download them there, or give partial=True to do without"
         )
     return list(found.values()), ignored
+
+
+def missing(manifest: Drives) -> tuple[str, ...]:
+    """The recordings that a folder of DDD20's lacks; of others, none is missing."""
+    if not manifest.protocol.startswith("ddd20"):
+        return ()
+    return tuple(name for number in RECORDINGS if (name := f"rec{number}") not in manifest.recordings)
 
 
 def _number(path: Path) -> int:

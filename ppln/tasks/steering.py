@@ -6,6 +6,7 @@ degrees, and the loss (L2) is in degrees squared. RMSE and EVA are over all angl
 Dimensions: B samples, T time stamps, H x W image.
 """
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ppln.datasets import ddd20
 from ppln.datasets.drives import DriveWindows
 from ppln.datasets.source import DRIVE, Source, SteeringSample
 from ppln.metrics import rmse
@@ -90,7 +92,14 @@ class Steering(Task):
 
     def source(self, split: str) -> Source:
         if self.folder is not None:
-            return DriveWindows(self.folder, split)
+            windows = DriveWindows(self.folder, split)
+            if lacks := ddd20.missing(windows.manifest):
+                warnings.warn(
+                    f"{self.folder} lacks {', '.join(lacks)} of DDD20's recordings; figures are not those of "
+                    "DDD20",
+                    stacklevel=2,
+                )
+            return windows
         from ppln.datasets.synthetic.driving import Driving  # loaded only where samples are made
 
         length = length_of(self, split)

@@ -385,7 +385,7 @@ def _prepare(words: list[str]) -> None:
             overwrite: Make all files again, also those that are there already.
         """
         bags = hqf.find_bags(raw, partial=partial)
-        how = {"workers": workers, "verify": verify, "overwrite": overwrite}
+        how: dict[str, Any] = {"workers": workers, "verify": verify, "overwrite": overwrite}
         summary = make(out, verify, lambda **k: prepare(bags, out, protocol="hqf", **how, **k))
         missing = [name for name in hqf.NAMES if name not in summary.manifest.recordings]
         if missing:
@@ -415,8 +415,9 @@ def _prepare(words: list[str]) -> None:
             verify: In the end, read all files again and compare them with the recordings.
             overwrite: Make all files again, also those that are there already.
         """
-        options = {"split": use, "frames_per_blur": frames_per_blur, "workers": workers}
-        make(out, verify, lambda **k: prepare(raw, out, verify=verify, overwrite=overwrite, **options, **k))
+        how: dict[str, Any] = {"workers": workers, "verify": verify, "overwrite": overwrite}
+        options = {"split": use, "frames_per_blur": frames_per_blur, **how}
+        make(out, verify, lambda **k: prepare(raw, out, **options, **k))
 
     def of_donkey(
         raw: tuple[Path, ...],

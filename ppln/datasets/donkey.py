@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.datasets.drives import Block, DriveRecipe, gathered, signed_counts
+from ppln.datasets.drives import Block, DriveRecipe, Row, gathered, signed_counts
 from ppln.datasets.folders import Progress, Summary, by_name, make
 from ppln.datasets.source import SPLITS
 from ppln.events.events import whole
@@ -119,7 +119,7 @@ class Donkey(DriveRecipe):
             for number, stretch in enumerate(found):
                 yield from gathered(self._rows(source, tub, stretch, number))
 
-    def _rows(self, source: Path, tub: Tub, stretch: range, number: int) -> Iterator[Block]:
+    def _rows(self, source: Path, tub: Tub, stretch: range, number: int) -> Iterator[Row]:
         parts = {row: k for k, rows in enumerate(split(len(stretch) - 1)) for row in rows}
         image: NDArray = np.zeros((0, 0), np.uint8)
 
@@ -251,8 +251,8 @@ def _records(path: Path, layout: str) -> tuple[list[dict[str, Any]], list[int], 
     lines: list[tuple[int, str, str]] = []  # number, where, text
     if layout == "v1":
         for file in path.glob("record_*.json"):
-            if number := re.fullmatch(r"record_(\d+)\.json", file.name):
-                lines.append((int(number[1]), file.name, file.read_text(errors="replace")))
+            if match := re.fullmatch(r"record_(\d+)\.json", file.name):
+                lines.append((int(match[1]), file.name, file.read_text(errors="replace")))
     else:
         deleted, catalogs = _catalogs(path)
         for name in catalogs:
@@ -276,8 +276,8 @@ def _records(path: Path, layout: str) -> tuple[list[dict[str, Any]], list[int], 
 def _catalogs(path: Path) -> tuple[set[int], list[str]]:
     """What manifest.json says last: numbers of deleted records, and names of catalogs."""
     form = {"paths": [str], "deleted_indexes?": [int]}
-    last = (path / "manifest.json").read_text(errors="replace").strip().splitlines()[-1:]
-    told = _parsed(path, "manifest.json", *(last or [""]), form)
+    last = (path / "manifest.json").read_text(errors="replace").strip().rpartition("\n")[2]
+    told = _parsed(path, "manifest.json", last, form)
     for name in told["paths"]:
         if Path(name).name != name or not (path / name).is_file():
             raise RecordingError(f"{path} lacks {name}, which its manifest.json names; is the tub whole?")

@@ -44,7 +44,8 @@ PEAK = 255  # of a frame
 KINDS = {"aps": "u", "dvs": "i", "angle_deg": "f", "speed_kmh": "f", "t_us": "i", "run": "i", "split": "u"}
 COMMANDS = "ppln prepare donkey, or ppln prepare ddd20"
 
-Block = Mapping[str, NDArray]
+Row = Mapping[str, Any]  # arrays and numbers of one row, by the names of KINDS
+Block = Mapping[str, NDArray]  # of several
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,9 @@ class DriveRecipe(Recipe):
     def entry(self, name: str, file: Any, origin: Origin) -> Drive:
         rows, height, width = dataset(file, "aps", 3, "u").shape
         run, split = (dataset(file, of, 1, KINDS[of])[:] for of in ("run", "split"))
-        windows = (len(starts(run, split, wanted, self.step)) for wanted in SPLITS)
-        size, night = (height, width, rows, int(attribute(file, "events"))), self.night(name)
-        return Drive(*origin[:3], *size, *windows, night, *origin[3:])
+        counts: dict[str, Any] = {of: len(starts(run, split, of, self.step)) for of in SPLITS}
+        counts |= {"height": height, "width": width, "rows": rows, "events": int(attribute(file, "events"))}
+        return Drive(**origin._asdict(), **counts, night=self.night(name))
 
     def manifest(self, out: Path) -> Drives:
         if not (out / MANIFEST).exists():
@@ -181,9 +182,9 @@ def signed_counts(events: Events) -> NDArray[np.int16]:
     return counts.clip(-(2**15), 2**15 - 1).astype(np.int16)
 
 
-def gathered(rows: Iterator[Block], size: int = 64) -> Iterator[Block]:
-    """Rows, each a block of one, in blocks of some."""
-    waiting: list[Block] = []
+def gathered(rows: Iterator[Row], size: int = 64) -> Iterator[Block]:
+    """Rows, in blocks of some."""
+    waiting: list[Row] = []
     for row in rows:
         waiting.append(row)
         if len(waiting) == size:
@@ -193,7 +194,7 @@ def gathered(rows: Iterator[Block], size: int = 64) -> Iterator[Block]:
         yield _joined(waiting)
 
 
-def _joined(rows: list[Block]) -> Block:
+def _joined(rows: list[Row]) -> Block:
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 

@@ -331,6 +331,7 @@ def _deblur(arguments: list[str]) -> None:
 
 def _prepare(words: list[str]) -> None:
     from ppln.datasets import ddd20, donkey, hqf
+    from ppln.datasets.drives import Drive
     from ppln.datasets.folders import Done, Summary
     from ppln.datasets.prepare import prepare
     from ppln.datasets.source import SPLITS
@@ -348,7 +349,8 @@ def _prepare(words: list[str]) -> None:
 
             def report(done: Done, number: int, total: int) -> None:
                 entry, how = done.entry, "made" if done.made else "there already"
-                counts = f"{entry.windows:,} windows, {entry.events:,} events"
+                counts = f"{entry.rows:,} rows" if isinstance(entry, Drive) else f"{entry.events:,} events"
+                counts = f"{entry.windows:,} windows, {counts}"
                 print(f"{number}/{total} {done.name}: {counts} ({how}, {done.seconds:.1f} s)", flush=True)
                 progress("recordings", number, total)
 

@@ -35,7 +35,7 @@ from ppln.datasets.source import SPLITS, SteeringSample, check_split
 from ppln.devices import send
 from ppln.events.events import Events, Sensor
 from ppln.events.io import RecordingError
-from ppln.events.io.hdf5 import Rows, attribute, check_length, dataset, open_file
+from ppln.events.io.hdf5 import Rows, check_length, dataset, open_file
 from ppln.forms import check_form, parse_json
 from ppln.protocols import ROWS
 
@@ -60,8 +60,6 @@ class Drive:
     height: int
     width: int
     rows: int
-    events: int
-    """What is left of them in dvs: the sum of its magnitudes."""
     train: int
     """Windows of this split; the same for the other two."""
     val: int
@@ -156,8 +154,9 @@ class DriveRecipe(Recipe):
         rows, height, width = dataset(file, "aps", 3, "u").shape
         run, split = (dataset(file, of, 1, KINDS[of])[:] for of in ("run", "split"))
         counts: dict[str, Any] = {of: len(starts(run, split, of, self.step)) for of in SPLITS}
-        counts |= {"height": height, "width": width, "rows": rows, "events": int(attribute(file, "events"))}
-        return Drive(**origin._asdict(), **counts, night=self.night(name))
+        return Drive(
+            **origin._asdict(), **counts, height=height, width=width, rows=rows, night=self.night(name)
+        )
 
     def manifest(self, out: Path) -> Drives:
         if not (out / MANIFEST).exists():

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -71,6 +72,10 @@ class Recipe(ABC):
     def manifest(self, out: Path) -> Any:
         """That of the folder, without recordings whose files are gone, or an empty one: a dataclass with
         `recordings`, the entries by name, and `text()`."""
+
+    def sums(self, block: Mapping[str, NDArray]) -> Mapping[str, int]:
+        """Attributes of a file that add up over its blocks."""
+        return {}
 
     def check_kept(self, name: str, entry: Any) -> None:
         """An error, where what the folder holds of a recording may not be kept."""
@@ -298,13 +303,14 @@ def _write(job: _Job, origin: dict[str, Any]) -> None:
 def _fill(path: Path, job: _Job, origin: dict[str, Any], *, narrow: bool) -> bool:
     """Write all rows; False: a count of events does not fit the narrow type."""
     recipe = job.recipe
-    events = done = 0
+    done = 0
+    added: Counter[str] = Counter()
     with created(path) as (file, check):
         for block in recipe.blocks(job.source):
             if fault := _fault_of_size(job.source, block[recipe.arrays[0]].shape[-2:], job.sizes):
                 raise ValueError(fault)
             counts = block[recipe.counts]
-            events += int(np.abs(counts.astype(np.int64)).sum())
+            added.update(recipe.sums(block))
             if narrow:
                 small = counts.astype(NARROW[counts.dtype.name])
                 if not np.array_equal(small, counts):
@@ -320,7 +326,7 @@ def _fill(path: Path, job: _Job, origin: dict[str, Any], *, narrow: bool) -> boo
             done += len(counts)
             check()
         # Text of fixed length lies in the header of its object, under its checksum.
-        about = {"format": recipe.format, "version": recipe.version, "events": events, **recipe.told}
+        about = {"format": recipe.format, "version": recipe.version, **recipe.told, **added}
         for key, value in (about | origin).items():
             file.attrs[key] = np.bytes_(value.encode()) if isinstance(value, str) else value
     return True

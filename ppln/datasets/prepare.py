@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ppln.datasets import hqf, windows
@@ -40,6 +41,9 @@ class Deblurring(Recipe):
     def blocks(self, source: Path) -> Iterator[Mapping[str, NDArray]]:
         for window in iter_windows(source, self.frames_per_blur):
             yield {name: array[None] for name, array in window._asdict().items()}
+
+    def sums(self, block: Mapping[str, NDArray]) -> Mapping[str, int]:
+        return {"events": int(block["histogram"].sum(dtype=np.int64))}
 
     @property
     def told(self) -> Mapping[str, int | str]:

@@ -332,6 +332,16 @@ def test_a_raw_recording_whose_frames_stop(tmp_path, raw_recording):
     assert [file.name for file in (tmp_path / "out").iterdir() if file.suffix == ".h5"] == []
 
 
+def test_a_raw_recording_with_a_damaged_packet(tmp_path, raw_recording):
+    driven.export(raw_recording.parent / f"rec{BRIGHT}_export.hdf5", 1700)
+    with h5py.File(raw_recording, "r+") as file:
+        file["dvs/data"][250] = np.zeros(5, np.uint8)
+    with pytest.raises(RecordingError, match=rf"rec{DARK}.hdf5: dvs/data, row 250 is cut short: 5 bytes"):
+        prepare(raw_recording.parent, tmp_path / "out", PARTIAL)
+    names = sorted(file.name for file in (tmp_path / "out").iterdir() if file.name != ".lock")
+    assert names == ["manifest.json", f"rec{BRIGHT}.h5"]
+
+
 @pytest.mark.parametrize("name", ["steering_wheel_angle", "vehicle_speed"])
 def test_a_raw_recording_without_measurements(tmp_path, raw_recording, name):
     with h5py.File(raw_recording, "r+") as file:

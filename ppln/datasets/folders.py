@@ -51,8 +51,8 @@ class Recipe(ABC):
 
     format: ClassVar[str]
     version: ClassVar[int]
-    arrays: ClassVar[tuple[str, ...]]  # of a file; the first are pictures, counts are under `counts`
-    counts: ClassVar[str]  # stored in half as many bits where all of them fit
+    arrays: ClassVar[tuple[str, ...]]  # of a file; the first holds pictures
+    counts: ClassVar[str]  # the one of event counts: stored in 8 bits where all of them fit
     item: ClassVar[str]  # what a row of the arrays is
 
     @abstractmethod

@@ -13,7 +13,7 @@ import torch
 from ppln.cli import main
 from ppln.datasets import ddd20
 from ppln.datasets.ddd20 import DAY, NIGHT, Ddd20Options, find_recordings, prepare, select
-from ppln.datasets.ddd20_rows import SIZE, added_counts, read_labels, scaled_frames
+from ppln.datasets.ddd20_rows import SIZE, _from_raw, added_counts, read_labels, scaled_frames
 from ppln.datasets.drives import Drives, DriveWindows
 from ppln.events import RecordingError
 from ppln.tasks import Steering
@@ -314,12 +314,15 @@ def test_raw_recordings_are_binned(tmp_path, raw_recording):
     assert len(made["aps"]) == len(chosen.rows)
 
 
-def test_the_frame_of_a_row_is_the_last_before_its_end(raw_recording):
-    from ppln.datasets.ddd20_rows import _from_raw
-
-    labels = read_labels(raw_recording)
-    frames = [int(frame[5, 5]) for frame, _ in _from_raw(raw_recording, labels.t_us[195:300])]
-    assert frames == [row // 2 * 2 for row in range(195, 300)]
+@pytest.mark.parametrize("packet", [1, 1 << 16])
+def test_the_frame_of_a_row_is_the_last_before_its_end(raw_recording, monkeypatch, packet):
+    """Whether events come a few at a time, or all after the frames."""
+    monkeypatch.setattr("ppln.events.io.ddd20.FEW", packet)
+    rows = np.arange(195, 300)
+    pictures = list(_from_raw(raw_recording, read_labels(raw_recording).t_us[rows]))
+    assert [int(frame[5, 5]) for frame, _ in pictures] == (rows // 2 * 2).tolist()
+    assert [int(counts[7, row % 346]) for (_, counts), row in zip(pictures, rows, strict=True)] == [1] * 105
+    assert [int(counts[200, 3]) for _, counts in pictures] == (4 * (rows % 2) - 2).tolist()
 
 
 def test_a_raw_recording_whose_frames_stop(tmp_path, raw_recording):

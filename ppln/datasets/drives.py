@@ -41,6 +41,7 @@ from ppln.protocols import ROWS
 
 FORMAT, VERSION = "ppln drives", 1
 PEAK = 255  # of a frame
+HELD_BYTES = 1 << 30  # of pictures that a process keeps: windows overlap, and are read again every epoch
 KINDS = {"aps": "u", "dvs": "i", "angle_deg": "f", "speed_kmh": "f", "t_us": "i", "run": "i", "split": "u"}
 COMMANDS = "ppln prepare donkey, or ppln prepare ddd20"
 
@@ -214,13 +215,14 @@ class DriveWindows:
         self.size = Sensor(entries[self.recordings[0]].height, entries[self.recordings[0]].width)
         self.ends = list(accumulate(len(self.manifest.part(name, split)) for name in self.recordings))
         self._files: dict[str, Any] = {}
+        self._held: dict[tuple[str, int], tuple[NDArray, NDArray]] = {}
         self._process = os.getpid()
 
     def __len__(self) -> int:
         return self.ends[-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_files": {}}
+        return {**vars(self), "_files": {}, "_held": {}}
 
     @torch.no_grad()
     def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> SteeringSample:
@@ -248,7 +250,13 @@ class DriveWindows:
         try:
             first, columns = self._columns(name, path)
             row = int(first[number])
-            return tuple(rows[row : row + ROWS] for rows in columns)
+            aps, dvs, angle, speed = columns
+            pictures = (self._pictures(name, k, aps, dvs) for k in range(row, row + ROWS))
+            return (
+                *map(np.stack, zip(*pictures, strict=True)),
+                angle[row : row + ROWS],
+                speed[row : row + ROWS],
+            )
         except FileNotFoundError:
             raise FileNotFoundError(f"there is no {path}; run ppln prepare again, which makes it") from None
         except (OSError, RuntimeError, LookupError, ValueError) as error:  # h5py raises any of them
@@ -256,7 +264,16 @@ class DriveWindows:
                 f"{path} is damaged ({error}); run ppln prepare again with --overwrite"
             ) from error
 
-    def _columns(self, name: str, path: Path) -> tuple[NDArray[np.int64], list[Rows | NDArray]]:
+    def _pictures(self, name: str, row: int, aps: Rows, dvs: Rows) -> tuple[NDArray, NDArray]:
+        """A row's two pictures, which are kept for the next time while there is room."""
+        held = self._held.get((name, row))
+        if held is None:
+            held = aps[row], dvs[row]
+            if len(self._held) * (held[0].nbytes + held[1].nbytes) < HELD_BYTES:
+                self._held[name, row] = held
+        return held
+
+    def _columns(self, name: str, path: Path) -> tuple[NDArray[np.int64], list[Any]]:
         """First rows of windows, and columns, in an open file of this process: after a fork, two must not
         share one."""
         if self._process != os.getpid():

@@ -60,6 +60,18 @@ def test_windows_of_several_recordings(folder):
         DriveWindows(folder, "train").batch([9])
 
 
+def test_pictures_are_kept_while_there_is_room(folder, monkeypatch):
+    windows = DriveWindows(folder, "train")
+    whole = windows.batch(range(16))
+    assert len(windows._held) == 90  # of each, the rows from 0 to 45
+    monkeypatch.setattr("ppln.datasets.drives.HELD_BYTES", 7 * 2 * 12 * 16)
+    few = DriveWindows(folder, "train")
+    for source in (windows, few, few):
+        for kept, read in zip(source.batch(range(16)), whole, strict=True):
+            np.testing.assert_array_equal(kept, read)
+    assert len(few._held) == 7
+
+
 def test_manifests_that_cannot_be_used(folder, tmp_path):
     manifest = json.loads((folder / "manifest.json").read_text())
     for change, message in (

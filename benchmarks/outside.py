@@ -105,7 +105,7 @@ def around_wide(counts: Tensor, t: Tensor) -> Tensor:
 def made(split: str, count: int, given: Any, between: int) -> DeblurSample:
     options: dict[str, Any] = {"size": (given.side, given.side), "substeps": 8, "motion_px": 80.0}
     source = WideScenes(split, length=count, davis=True, textures=given.textures, between=between, **options)
-    make = source.maker(min(48, count), given.device)
+    make = source.captured(min(48, count), given.device)
     parts = []
     for k in range(0, count, 48):
         sample = make(range(k, min(k + 48, count)))
@@ -122,7 +122,7 @@ def given_to(kind: str, sample: DeblurSample) -> Tensor:
 
 def train(kind: str, samples: DeblurSample, given: Any, seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    network = (WideHead if kind == "outside" else DeblurPPLNHead)(**AS_SHIPPED).to(given.device)
+    network: Any = (WideHead if kind == "outside" else DeblurPPLNHead)(**AS_SHIPPED).to(given.device)
     network = network.to(memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(network.parameters(), 1e-3, fused=True)
     chosen = torch.Generator().manual_seed(seed)

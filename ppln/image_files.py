@@ -15,8 +15,8 @@ from ppln.imports import require
 IMAGEIO = "imageio[ffmpeg]>=2.30"  # for pictures and films
 
 
-def read_picture(path: Path, what: str, plugin: str | None = None) -> NDArray:
-    """The pixels as they are in the file.
+def read_picture(path: Path | bytes, what: str, plugin: str | None = None) -> NDArray:
+    """The pixels as they are in the file, or in the bytes of one.
 
     what: what it is read for, told where imageio is missing. plugin: imageio's; None: the best it has.
     """

@@ -392,7 +392,8 @@ def test_windows_of_a_recording_are_evaluated(scenes, monkeypatch, tmp_path, cap
     with pytest.raises(SystemExit, match="bike_bay_hdr"):
         run(monkeypatch, "prepare", "hqf", "--raw", tmp_path, "--out", tmp_path / "hqf")
     with pytest.raises(
-        SystemExit, match="there is nothing to prepare called 'hfq'; there are: hqf, recordings"
+        SystemExit,
+        match="there is nothing to prepare called 'hfq'; there are: hqf, recordings, ddd20, donkey",
     ):
         run(monkeypatch, "prepare", "hfq")
 

@@ -29,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 
 from ppln.datasets import hqf
+from ppln.datasets.folders import MANIFEST
 from ppln.datasets.source import DeblurSample, check_split
 from ppln.devices import send
 from ppln.events.events import Events, Sensor, concatenate, whole
@@ -40,7 +41,6 @@ from ppln.forms import check_form, parse_json
 from ppln.protocols import FRAMES
 
 FORMAT, VERSION = "ppln windows", 1
-MANIFEST = "manifest.json"
 PEAK = 255  # of a frame
 
 Protocol = Literal["hqf", "recordings"]

@@ -85,7 +85,7 @@ def read_video(path: str | Path, *, fps: float | None = None, linear: bool = Tru
     before 10.png. Transparency is ignored.
     """
     _, frames = _opened(Path(path), fps)
-    return ((time_us, _intensity(frame.dtype)[frame]) for time_us, frame in frames) if linear else frames
+    return ((time_us, intensities(frame.dtype)[frame]) for time_us, frame in frames) if linear else frames
 
 
 def _opened(path: Path, fps: float | None) -> tuple[int, Stream]:
@@ -132,7 +132,7 @@ def simulated_packets(
         times: list[int] = []
         light: NDArray = np.zeros(())
         for done, (time_us, frame) in enumerate(frames, start=1):
-            intensity = _intensity(frame.dtype)[frame]
+            intensity = intensities(frame.dtype)[frame]
             times.append(time_us)
             light = light + intensity.astype(np.float64)
             if len(times) == blur:
@@ -208,7 +208,7 @@ def _in_order(paths: list[Path], rate: Fraction) -> Stream:
             picture = read_picture(path, "reading pictures")
         except (OSError, ValueError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
             raise RecordingError(f"{path} is no picture that imageio can read: {error}") from error
-        frame = _grey(path, picture)
+        frame = grey(path, picture)
         if frame.shape != (shape or frame.shape):
             raise RecordingError(f"{path} has {frame.shape} pixels, the pictures before it {shape}")
         shape = frame.shape
@@ -221,7 +221,7 @@ def _by_number(path: Path) -> list[tuple[int, str]]:
     return [(int(part), part) if part.isdecimal() else (-1, part) for part in parts]
 
 
-def _grey(path: Path, picture: NDArray) -> NDArray:
+def grey(path: Path, picture: NDArray) -> NDArray:
     channels = picture.shape[2] if picture.ndim == 3 else 1
     if picture.dtype not in (np.uint8, np.uint16) or picture.ndim not in (2, 3) or channels > 4:
         what = f"{picture.dtype} of shape {picture.shape}"
@@ -232,7 +232,7 @@ def _grey(path: Path, picture: NDArray) -> NDArray:
 
 
 @cache
-def _intensity(dtype: np.dtype) -> NDArray[np.float32]:
+def intensities(dtype: np.dtype) -> NDArray[np.float32]:
     """Linear intensity of every stored value (sRGB, IEC 61966-2-1)."""
     stored = np.linspace(0, 1, np.iinfo(dtype).max + 1)
     return np.where(stored <= 0.04045, stored / 12.92, ((stored + 0.055) / 1.055) ** 2.4).astype(np.float32)

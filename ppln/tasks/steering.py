@@ -6,9 +6,11 @@ degrees, and the loss (L2) is in degrees squared. RMSE and EVA are over all angl
 Dimensions: B samples, T time stamps, H x W image.
 """
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -16,6 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ppln.datasets import ddd20
+from ppln.datasets.drives import DriveWindows
 from ppln.datasets.source import DRIVE, Source, SteeringSample
 from ppln.metrics import rmse
 from ppln.protocols import ROWS
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
     from ppln.datasets.synthetic.driving import Driving
 
 _Angles = NDArray[np.float32]
+_OF_DRIVING = (
+    *("height", "width", "train_samples", "val_samples", "test_samples"),
+    *("samples_per_drive", "data_seed"),
+)
 _PLOT = 260  # columns of a plot
 
 
@@ -44,8 +52,12 @@ class Steering(Task):
         "eva_night": "higher",
     }
 
-    data: Literal["driving"] = "driving"
-    """The data. driving: synthetic, made as they are needed, drives by day and at night."""
+    data: Literal["driving", "windows"] = "driving"
+    """The data. driving: synthetic, made as they are needed, drives by day and at night. windows: parts of
+    real drives, in --folder."""
+    folder: Path | None = None
+    """With --data windows: the folder that `ppln prepare donkey` or `ppln prepare ddd20` wrote. Default:
+    none."""
     height: int = 128
     """Rows of a picture, in pixels."""
     width: int = 172
@@ -66,7 +78,12 @@ class Steering(Task):
     --options inputs=frames."""
 
     def __post_init__(self) -> None:
-        check_data(self, ("driving",), "samples_per_drive")
+        check_data(self, ("driving", "windows"), "samples_per_drive")
+        if (self.data == "windows") != (self.folder is not None):
+            raise ValueError(
+                f"data is {self.data!r} and folder is {str(self.folder)!r}; windows need the folder that "
+                "`ppln prepare` wrote, and driving has none; for windows, give both data and folder"
+            )
         if DRIVE % self.samples_per_drive:
             raise ValueError(
                 f"samples_per_drive is {self.samples_per_drive}; give a number that divides {DRIVE}"
@@ -74,7 +91,20 @@ class Steering(Task):
         if self.inputs not in ("both", "frames", "events"):
             raise ValueError(f"inputs is {self.inputs!r}; give both, frames or events")
 
+    @property
+    def idle(self) -> tuple[str, ...]:
+        return () if self.data == "driving" else _OF_DRIVING
+
     def source(self, split: str) -> Source:
+        if self.folder is not None:
+            windows = DriveWindows(self.folder, split)
+            if lacks := ddd20.missing(windows.manifest):
+                warnings.warn(
+                    f"{self.folder} lacks {', '.join(lacks)} of DDD20's recordings; figures are not those of "
+                    "DDD20",
+                    stacklevel=2,
+                )
+            return windows
         from ppln.datasets.synthetic.driving import Driving  # loaded only where samples are made
 
         length = length_of(self, split)

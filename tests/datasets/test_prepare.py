@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import recorded
 
-from ppln.datasets import hqf
+from ppln.datasets import folders, hqf
 from ppln.datasets import prepare as module
 from ppln.datasets.prepare import prepare
 from ppln.datasets.windows import Manifest, Windows, iter_windows
@@ -84,7 +84,7 @@ def test_several_workers_make_the_same_files(raw, tmp_path):
 
 
 def test_a_worker_that_dies(raw, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_do", recorded.die)
+    monkeypatch.setattr(folders, "_do", recorded.die)
     with pytest.raises(ChildProcessError, match=r"one of 2 workers died.*run again with fewer"):
         prepare_hqf(raw, tmp_path / "out", workers=2)
 
@@ -193,14 +193,14 @@ def test_an_interruption_leaves_nothing_half_written(raw, tmp_path, monkeypatch)
 
 
 def test_interrupted_before_the_manifest_is_written(raw, tmp_path, monkeypatch):
-    save, saved = module._save, []
+    save, saved = folders._save, []
 
     def interrupted(*arguments):
         if saved:
             raise KeyboardInterrupt
         saved.append(save(*arguments))
 
-    monkeypatch.setattr(module, "_save", interrupted)
+    monkeypatch.setattr(folders, "_save", interrupted)
     with pytest.raises(KeyboardInterrupt):
         prepare_hqf(raw, tmp_path / "out")
     monkeypatch.undo()

@@ -1,0 +1,175 @@
+"""The rows of DDD20: every 50 ms a frame, the events of these 50 ms, the wheel and the speed.
+
+An exported recording has them. Of a raw one they are made here, from when the first packet of the camera was
+received to when the last was. The frame, angle and speed of a row are the last that came before its end;
+where none had come yet, angle and speed are NaN. One block of pictures is held at a time.
+
+Dimensions: R rows; K some of them; H x W picture as recorded.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppln.datasets.drives import signed_counts
+from ppln.events.events import Events, Sensor, concatenate
+from ppln.events.io import RecordingError, detect, iter_packets
+from ppln.events.io.ddd20 import SENSOR
+from ppln.events.io.ddd20_export import PERIOD_US
+from ppln.events.io.hdf5 import check_length, dataset, datasets, look, opened
+from ppln.events.recording import Frames
+
+SIZE = Sensor(128, 172)  # of what is made of a picture
+BLOCK = 64  # rows
+PICTURES = "aps_frame", "dvs_frame"
+SIGNALS = "steering_wheel_angle", "vehicle_speed"
+LATE_US = 200_000  # how much later than events a frame may lie in a file
+OLD_US = 1_000_000  # a frame of a row is at most so old
+
+
+class Labels(NamedTuple):
+    """Of all rows [R]."""
+
+    t_us: NDArray[np.int64]  # when a row begins; in an export, from 0 on
+    angle_deg: NDArray[np.float32]
+    speed_kmh: NDArray[np.float32]
+
+
+def read_labels(path: Path) -> Labels:
+    """Of a recording, exported or raw; no picture is read."""
+    kind = detect(path)
+    if kind not in ("ddd20", "ddd20_export"):
+        raise RecordingError(f"{path} is of the format {kind}, neither raw nor exported DDD20")
+    with opened(path) as file:
+        return _labels_of_raw(file, path) if kind == "ddd20" else _labels_of_export(file)
+
+
+def _labels_of_export(file: Any) -> Labels:
+    columns = [dataset(file, name, 1, "iuf") for name in SIGNALS]
+    pictures = [dataset(file, name, 3, "iuf") for name in PICTURES]
+    check_length(file, [*columns, *pictures], len(columns[0]))
+    if pictures[0].shape != pictures[1].shape:
+        shapes = " and ".join(str(rows.shape) for rows in pictures)
+        raise RecordingError(f"{file.filename}: {' and '.join(PICTURES)} are {shapes}; expected one size")
+    angle, speed = (column[:].astype(np.float32) for column in columns)
+    return Labels(np.arange(len(angle), dtype=np.int64) * PERIOD_US, angle, speed)
+
+
+def _labels_of_raw(file: Any, path: Path) -> Labels:
+    received = dataset(file, "dvs/timestamp", 1, "iu")
+    if not len(received):
+        raise RecordingError(f"{path} holds no packet of the camera; is the recording whole?")
+    first, last = int(received[0]), int(received[len(received) - 1])
+    t_us = np.arange(first, last - PERIOD_US + 1, PERIOD_US, dtype=np.int64)
+    found = []
+    for name in SIGNALS:
+        if look(file, name) is None:
+            raise RecordingError(f"{path} has no {name}, without which there is nothing to learn from")
+        (times,) = datasets(file, [f"{name}/timestamp"], "iu")
+        values = dataset(file, f"{name}/data", None, "iuf")
+        check_length(file, [values], len(times))
+        if values.data.size != len(times):
+            raise RecordingError(f"{path}: {name}/data is {values.shape}; expected one number for each time")
+        order = np.argsort(when := times[:].astype(np.int64), kind="stable")
+        known = np.concatenate([[np.nan], values[:].reshape(-1)[order]])
+        found.append(known[np.searchsorted(when[order], t_us + PERIOD_US)].astype(np.float32))
+    return Labels(t_us, *found)
+
+
+def iter_pictures(
+    path: Path, labels: Labels, rows: NDArray[np.int64]
+) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int16]]]:
+    """Frames and event frames [K, *SIZE] of these rows, which are in order; of none, a block of none."""
+    is_raw = detect(path) == "ddd20"
+    found = _from_raw(path, labels.t_us[rows]) if is_raw else _from_export(path, rows)
+    waiting: list[tuple[NDArray, NDArray]] = []
+    for pair in found:
+        waiting.append(pair)
+        if len(waiting) == BLOCK:
+            yield _small(waiting)
+            waiting = []
+    if waiting:
+        yield _small(waiting)
+    if not len(rows):
+        yield np.zeros((0, *SIZE), np.uint8), np.zeros((0, *SIZE), np.int16)
+
+
+def _from_export(path: Path, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray, NDArray]]:
+    with opened(path) as file:
+        aps, dvs = (dataset(file, name, 3, "iuf") for name in PICTURES)
+        for row in rows.tolist():
+            yield aps[row], dvs[row]
+
+
+def _from_raw(path: Path, begins_us: NDArray[np.int64]) -> Iterator[tuple[NDArray, NDArray]]:
+    """A frame and counts of events for each row, given when it begins."""
+    held, frames = Events.empty(SENSOR), list[tuple[int, NDArray]]()
+    waiting = begins_us.tolist()[::-1]
+
+    def rows_until(t_us: float) -> Iterator[tuple[NDArray, NDArray]]:
+        nonlocal held, frames
+        while waiting and waiting[-1] + PERIOD_US + LATE_US <= t_us:
+            begin = waiting.pop()
+            before = [frame for frame in frames if frame[0] < begin + PERIOD_US]
+            if not before or max(t for t, _ in before) < begin - OLD_US:
+                raise RecordingError(
+                    f"{path} has no frame in the second before {begin} us; is the recording whole?"
+                )
+            last = max(before, key=lambda frame: frame[0])
+            frames = [last, *(frame for frame in frames if frame[0] > last[0])]
+            held = held[int(np.searchsorted(held.t, begin)) :]
+            yield last[1], signed_counts(held.between(begin, begin + PERIOD_US))
+        if waiting and len(held):
+            held = held[int(np.searchsorted(held.t, waiting[-1])) :]
+            old = [frame for frame in frames if frame[0] < waiting[-1]]
+            kept = max(old, key=lambda frame: frame[0], default=None)
+            frames = [frame for frame in frames if frame[0] >= waiting[-1] or frame is kept]
+
+    for packet in iter_packets(path):
+        if isinstance(packet, Frames):
+            if packet.images.shape[1:] != tuple(SENSOR):
+                raise RecordingError(f"{path}: a frame is {packet.images.shape[1:]}; expected {SENSOR}")
+            frames += zip(packet.t.tolist(), packet.images, strict=True)
+        elif isinstance(packet, Events) and len(packet):
+            held = concatenate([held, packet])
+            yield from rows_until(int(packet.t[-1]))
+        if not waiting:
+            return
+    yield from rows_until(np.inf)
+
+
+def _small(pairs: list[tuple[NDArray, NDArray]]) -> tuple[NDArray[np.uint8], NDArray[np.int16]]:
+    frames, counts = (np.stack(pictures) for pictures in zip(*pairs, strict=True))
+    return scaled_frames(frames), added_counts(counts)
+
+
+def scaled_frames(frames: NDArray) -> NDArray[np.uint8]:
+    """[K, H, W] -> [K, *SIZE], each from its darkest pixel, 0, to its brightest, 255."""
+    light = frames.astype(np.float64)
+    low, high = light.min((1, 2), keepdims=True), light.max((1, 2), keepdims=True)
+    light = (light - low) / np.maximum(high - low, 1e-6)
+    height, width = frames.shape[1:]
+    mean = _added(light) * (SIZE.height * SIZE.width) / (height * width)
+    return np.rint(mean * 255).astype(np.uint8)
+
+
+def added_counts(counts: NDArray) -> NDArray[np.int16]:
+    """[K, H, W] -> [K, *SIZE]: what falls onto a larger pixel is added up, and rounded."""
+    limit = np.iinfo(np.int16)
+    return np.rint(_added(counts.astype(np.float64))).clip(limit.min, limit.max).astype(np.int16)
+
+
+def _added(pictures: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sums over the area of each new pixel: of an old one on its edge, the share that lies within."""
+    height, width = pictures.shape[1:]
+    return _shares(height, SIZE.height) @ pictures @ _shares(width, SIZE.width).T
+
+
+def _shares(before: int, after: int) -> NDArray[np.float64]:
+    """How much of each of `before` old pixels in a line lies in each of `after` new ones [after, before]."""
+    step = before / after
+    begin, old = step * np.arange(after)[:, None], np.arange(before)
+    return (np.minimum(begin + step, old + 1) - np.maximum(begin, old)).clip(min=0)

@@ -1,0 +1,323 @@
+"""Donkeycar tubs: video of a small car that a person steers, into windows for steering.
+
+    prepare("tub", "data/tub", DonkeyOptions(workers=2))
+
+Three layouts are read:
+
+    v1        a folder with record_N.json and pictures. `milliseconds` in a record tells its time; where it is
+              missing, a record is 50 ms after the one before it, by their numbers
+    v2        a folder with manifest.json, catalog_N.catalog (a record a line) and images/; records that were
+              deleted are left out
+    packed    an HDF5 file with angle, timestamp_ms, jpeg (all pictures, one after the other) and jpeg_offset
+
+Only records with a person at the wheel are taken (`user/mode` is "user", or not told). A drive is cut where
+more than a second is missing, where time goes back, and at a new session: what lies between is a stretch. Of
+its frames, the first has no events before it; the others are the rows. The first 60 % of them are for
+training, the next 10 % for validation, the last 30 % for testing; ten rows are left out between two of these.
+
+Frames are kept in their own size, as recorded, in grey. Events are those that a camera would have seen
+between two frames (ppln.events.simulate). The wheel of a tub is -1 (left) to 1 (right); it becomes -30 to 30
+degrees with left positive, as in `driving`. The speed is not known.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppln.datasets.drives import Block, DriveFolder, DriveRow, gathered, signed_counts
+from ppln.datasets.folders import OnDone, Preparation, by_name, make
+from ppln.datasets.source import SPLITS
+from ppln.events.events import whole
+from ppln.events.io import RecordingError
+from ppln.events.io.hdf5 import SIGNATURE, check_length, dataset, find, holds, look, opened
+from ppln.events.simulate import simulate_video
+from ppln.events.video import grey, intensities
+from ppln.forms import parse_json
+from ppln.image_files import read_picture
+from ppln.protocols import ROWS
+
+DEGREES = -30  # of the wheel, for 1 in a tub
+PERIOD_US = 50_000  # from record to record, where nothing tells: Donkeycar's 20 Hz
+GAP_US = 1_000_000
+TRAIN, VAL = 60, 10  # percent of a stretch; what is left is for testing
+PACKED = ("angle", "jpeg", "jpeg_offset", "timestamp_ms")
+RECORD = {"user/angle": int | float, "cam/image_array": str, "user/mode?": str | None}
+
+
+@dataclass(frozen=True)
+class DonkeyOptions:
+    """How tubs are made into windows."""
+
+    step: int = 2
+    """Frames from the beginning of a training window to that of the next: with fewer than 10, they overlap.
+    Windows of validation and testing never do."""
+    seed: int = 0
+    """Seed of the simulated camera: another number, other noise in the events."""
+    workers: int = 1
+    """How many tubs to work on at a time, each in a process of its own."""
+    verify: bool = False
+    """In the end, read all files again and compare them with the tubs."""
+    overwrite: bool = False
+    """Make all files again, also those that are there already."""
+
+
+class Tub(NamedTuple):
+    """The records of a tub, in order."""
+
+    t_us: NDArray[np.int64]
+    wheel: NDArray[np.float64]  # -1 to 1
+    cut: NDArray[np.bool_]  # whether a record does not go on from the one before it, whatever their times
+    picture: Callable[[int], tuple[str, Path | bytes]]  # what to call it, and where it is
+
+
+def prepare(
+    raw: Path | str | Sequence[Path],
+    out: Path | str,
+    options: DonkeyOptions = DonkeyOptions(),
+    progress: OnDone | None = None,
+) -> Preparation:
+    """Make the windows of tubs, and a manifest, in the folder `out`; how, see ppln.datasets.folders.make.
+
+    raw     a tub, a folder of tubs, or a list of such
+    """
+    whole("step", options.step, least=1)
+    whole("seed", options.seed, least=0)
+    sources, ignored = _sources([raw] if isinstance(raw, str | Path) else raw)
+    return make(
+        Donkey("donkey", options.seed, options.step),
+        by_name(sources),
+        Path(out),
+        workers=options.workers,
+        verify=options.verify,
+        overwrite=options.overwrite,
+        progress=progress,
+        ignored=ignored,
+    )
+
+
+@dataclass(frozen=True)
+class Donkey(DriveFolder):
+    @property
+    def told(self) -> dict[str, int | str]:
+        return {**super().told, "degrees": DEGREES}
+
+    def blocks(self, source: Path) -> Iterator[Block]:
+        with opened_tub(source) as tub:
+            found = stretches(tub)
+            if not found:
+                raise RecordingError(
+                    f"{source} has {len(tub.t_us)} records, and nowhere {ROWS + 1} of one stretch; give a "
+                    "tub with a longer drive"
+                )
+            for number, stretch in enumerate(found):
+                yield from gathered(self._rows(source, tub, stretch, number))
+
+    def _rows(self, source: Path, tub: Tub, stretch: range, number: int) -> Iterator[DriveRow]:
+        parts = {row: k for k, rows in enumerate(split(len(stretch) - 1)) for row in rows}
+        image: NDArray = np.zeros((0, 0), np.uint8)
+
+        def seen() -> Iterator[tuple[int, NDArray]]:
+            nonlocal image
+            for index in stretch:
+                name, before = tub.picture(index)[0], image.shape
+                image = _read(source, *tub.picture(index))
+                if index != stretch[0] and image.shape != before:
+                    raise RecordingError(
+                        f"{source}: {name} has {image.shape} pixels, the one before {before}"
+                    )
+                yield int(tub.t_us[index] - tub.t_us[stretch[0]]), intensities(image.dtype)[image]
+
+        # A packet comes when the frame at its end, the present one, has been seen.
+        for row, (index, events) in enumerate(
+            zip(stretch[1:], simulate_video(seen(), seed=self.seed + number), strict=False)
+        ):
+            if row in parts:
+                yield {
+                    "aps": image,
+                    "dvs": signed_counts(events),
+                    "angle_deg": np.float32(DEGREES * tub.wheel[index]),
+                    "speed_kmh": np.float32(np.nan),
+                    "t_us": tub.t_us[index],
+                    "run": np.int32(len(SPLITS) * number + parts[row]),
+                    "split": np.uint8(parts[row]),
+                }
+
+
+def split(rows: int) -> tuple[range, range, range]:
+    """Which rows of a stretch are for training, validation and testing."""
+    train, val = rows * TRAIN // 100, rows * (TRAIN + VAL) // 100
+    return range(train), range(train + ROWS, val), range(val + ROWS, rows)
+
+
+def stretches(tub: Tub) -> list[range]:
+    """The records of each uninterrupted drive that gives a window."""
+    past = np.diff(tub.t_us)
+    cuts = np.flatnonzero((past > GAP_US) | (past <= 0) | tub.cut[1:]) + 1
+    found = (range(first, last) for first, last in pairwise([0, *cuts.tolist(), len(tub.t_us)]))
+    return [stretch for stretch in found if len(stretch) > ROWS]
+
+
+def _sources(raw: Sequence[Path | str]) -> tuple[list[Path], list[Path]]:
+    """Tubs, and what is in a folder with them and is none."""
+    found: list[Path] = []
+    ignored: list[Path] = []
+    for path in map(Path, raw):
+        if not path.exists():
+            raise FileNotFoundError(f"there is no tub {path}")
+        if _layout(path):
+            found.append(path)
+            continue
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+        tubs = [one for one in inside if _layout(one)]
+        if not tubs:
+            raise ValueError(
+                f"{path} is no tub, nor a folder of tubs; a tub is a folder with record_0.json or with "
+                "manifest.json and catalogs, or an HDF5 file with " + ", ".join(PACKED)
+            )
+        found += tubs
+        ignored += [one for one in inside if one not in tubs and not one.name.startswith(".")]
+    if not found:
+        raise ValueError("raw is empty; give one tub or more")
+    return found, ignored
+
+
+def _layout(path: Path) -> str | None:
+    if path.is_dir():
+        if (path / "manifest.json").is_file() and any(path.glob("*.catalog")):
+            return "v2"
+        return "v1" if any(path.glob("record_*.json")) else None
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(SIGNATURE))
+        return "packed" if holds(path, head, *PACKED) else None
+    except (OSError, RecordingError):
+        return None
+
+
+@contextmanager
+def opened_tub(path: Path) -> Iterator[Tub]:
+    """The records of a tub of any layout, with a person at the wheel."""
+    layout = _layout(path)
+    if layout == "packed":
+        with opened(path) as file:
+            yield _checked(path, _packed(file))
+    elif layout:
+        yield _checked(path, _listed(path / "images" if layout == "v2" else path, *_records(path, layout)))
+    else:
+        raise RecordingError(f"{path} is no tub any more")
+
+
+def _checked(path: Path, tub: Tub) -> Tub:
+    wrong = np.flatnonzero(~(np.abs(tub.wheel) <= 1))  # NaN is wrong, too
+    if len(wrong):
+        k = int(wrong[0])
+        raise RecordingError(
+            f"{path}: the angle of {tub.picture(k)[0]} is {tub.wheel[k]:g}; expected -1 to 1"
+        )
+    return tub
+
+
+def _packed(file: Any) -> Tub:
+    jpeg = dataset(file, "jpeg", 1, "u")
+    angle, times = dataset(file, "angle", 1, "f"), dataset(file, "timestamp_ms", 1, "iu")
+    check_length(file, [times], len(angle))
+    offset = dataset(file, "jpeg_offset", 1, "iu")[:].astype(np.int64)
+    if (
+        len(offset) != len(angle) + 1
+        or (np.diff(offset) < 1).any()
+        or not 0 <= offset[0] < offset[-1] <= len(jpeg)
+    ):
+        raise RecordingError(f"{file.filename}: jpeg_offset does not tell where {len(angle)} pictures are")
+    cut = np.zeros(len(angle), bool)
+    if look(file, "session") is not None:
+        session = find(file, "session")[:]
+        cut[1:] = session[1:] != session[:-1]
+
+    def picture(k: int) -> tuple[str, bytes]:
+        return f"picture {k}", jpeg[int(offset[k]) : int(offset[k + 1])].tobytes()
+
+    return Tub(times[:].astype(np.int64) * 1000, angle[:].astype(np.float64), cut, picture)
+
+
+def _records(path: Path, layout: str) -> tuple[list[dict[str, Any]], list[int], list[int]]:
+    """Records in order, their numbers and their times in us."""
+    lines: list[tuple[int, str, str]] = []  # number, where, text
+    if layout == "v1":
+        for file in path.glob("record_*.json"):
+            if match := re.fullmatch(r"record_(\d+)\.json", file.name):
+                lines.append((int(match[1]), file.name, file.read_text(errors="replace")))
+    else:
+        deleted, catalogs = _catalogs(path)
+        for name in catalogs:
+            for k, line in enumerate((path / name).read_text(errors="replace").splitlines(), start=1):
+                where = f"{name}, line {k}"
+                number = int(_parsed(path, where, line, {"_index": int})["_index"])
+                if number not in deleted:
+                    lines.append((number, where, line))
+    clock = "milliseconds?" if layout == "v1" else "_timestamp_ms"
+    form = {**RECORD, clock: int, "_session_id?": str | None}
+    records, numbers, times = [], [], []
+    for number, where, line in sorted(lines):
+        record = _parsed(path, where, line, form)
+        records.append(record)
+        numbers.append(number)
+        told = record.get(clock.removesuffix("?"))
+        times.append(number * PERIOD_US if told is None else told * 1000)
+    return records, numbers, times
+
+
+def _catalogs(path: Path) -> tuple[set[int], list[str]]:
+    """What manifest.json says last: numbers of deleted records, and names of catalogs."""
+    form = {"paths": [str], "deleted_indexes?": [int]}
+    last = (path / "manifest.json").read_text(errors="replace").strip().rpartition("\n")[2]
+    told = _parsed(path, "manifest.json", last, form)
+    for name in told["paths"]:
+        if Path(name).name != name or not (path / name).is_file():
+            raise RecordingError(f"{path} lacks {name}, which its manifest.json names; is the tub whole?")
+    return set(told.get("deleted_indexes", ())), told["paths"]
+
+
+def _parsed(path: Path, where: str, text: str, form: Any) -> Any:
+    try:
+        return parse_json(text, form)
+    except ValueError as error:
+        raise RecordingError(f"{path}: {where} is damaged: {error}") from None
+
+
+def _listed(folder: Path, records: list[dict[str, Any]], numbers: list[int], times: list[int]) -> Tub:
+    """Of records, those with a person at the wheel; another before one is a cut."""
+    sessions = [record.get("_session_id") for record in records]
+    by_person = [record.get("user/mode") in (None, "user") for record in records]
+    taken = [k for k, taken in enumerate(by_person) if taken]
+    cut = [k > 0 and (not by_person[k - 1] or sessions[k] != sessions[k - 1]) for k in taken]
+
+    def picture(k: int) -> tuple[str, Path]:
+        name = records[taken[k]]["cam/image_array"]
+        if Path(name).name != name:
+            raise RecordingError(
+                f"{folder}: record {numbers[taken[k]]} names the picture {name!r}, no name of a file"
+            )
+        return name, folder / name
+
+    t_us = np.array([times[k] for k in taken], np.int64)
+    wheel = np.array([records[k]["user/angle"] for k in taken], np.float64)
+    return Tub(t_us, wheel, np.array(cut, bool), picture)
+
+
+def _read(source: Path, name: str, content: Path | bytes) -> NDArray[np.uint8]:
+    try:
+        image = grey(Path(name), read_picture(content, "reading pictures", "pillow"))
+    except FileNotFoundError:
+        raise RecordingError(f"{source} lacks the picture {name}; is the tub whole?") from None
+    except (OSError, ValueError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
+        raise RecordingError(f"{source}: {name} is no picture that can be read: {error}") from error
+    if image.dtype != np.uint8:
+        raise RecordingError(f"{source}: {name} is of {image.dtype}; give pictures of 8 bits")
+    return image

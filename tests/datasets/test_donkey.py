@@ -1,0 +1,252 @@
+"""Donkeycar tubs: three layouts, where drives are cut, how they are split, and what is damaged."""
+
+import json
+from pathlib import Path
+
+import driven
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from ppln.datasets import donkey
+from ppln.datasets.donkey import DEGREES, DonkeyOptions, prepare, split
+from ppln.datasets.drives import Drives, DriveWindows
+from ppln.datasets.folders import alone
+from ppln.events import RecordingError
+from ppln.events.simulate import simulate_video
+from ppln.events.video import intensities
+from ppln.tasks import Steering
+
+TRACK = Path(__file__).resolve().parents[3] / "shared" / "data" / "driving" / "donkey_track.h5"
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def columns(path: Path) -> dict[str, np.ndarray]:
+    with h5py.File(path) as file:
+        return {name: data[:] for name, data in file.items()}
+
+
+def test_three_layouts_hold_the_same_drive(tmp_path):
+    driven.tub_v1(tmp_path / "raw" / "one", 60)
+    driven.tub_v2(tmp_path / "raw" / "two", 60)
+    driven.packed(tmp_path / "raw" / "three.h5", 60)
+    (tmp_path / "raw" / "notes.txt").write_text("words")
+    summary = prepare(tmp_path / "raw", tmp_path / "out", DonkeyOptions(verify=True))
+    assert summary.made == ("one", "three", "two")
+    assert [path.name for path in summary.ignored] == ["notes.txt"]
+    one, three, two = (columns(tmp_path / "out" / f"{name}.h5") for name in summary.made)
+    for name in one:
+        if name != "t_us":  # records of version 1 count from the beginning
+            np.testing.assert_array_equal(one[name], two[name])
+        np.testing.assert_array_equal(two[name], three[name])
+    np.testing.assert_array_equal(np.diff(one["t_us"]), np.diff(two["t_us"]))
+
+
+def test_rows_are_frames_with_the_events_before_them(tmp_path):
+    prepare(driven.packed(tmp_path / "a.h5", 60), tmp_path / "out", DonkeyOptions(seed=3))
+    found = columns(tmp_path / "out" / "a.h5")
+    images = driven.pictures(60)
+    train, val, test = split(59)
+    assert (train, val, test) == (range(35), range(45, 41), range(51, 59))
+    rows = np.array([*train, *val, *test])
+    np.testing.assert_array_equal(found["aps"], images[rows + 1])
+    np.testing.assert_allclose(found["angle_deg"], -30 * driven.wheel(60)[rows + 1], rtol=1e-6)
+    assert np.isnan(found["speed_kmh"]).all()
+    light = ((50_000 * k, intensities(image.dtype)[image]) for k, image in enumerate(images))
+    packets = list(simulate_video(light, seed=3))
+    for k in (0, 7, 34):
+        x, y, p = (getattr(packets[k], name).astype(int) for name in "xyp")
+        counts = np.zeros(driven.SIZE, int)
+        np.add.at(counts, (y, x), 2 * p - 1)
+        np.testing.assert_array_equal(found["dvs"][k], counts)
+    assert np.abs(found["dvs"]).sum() > 1000
+    with h5py.File(tmp_path / "out" / "a.h5") as file:
+        assert file.attrs["degrees"] == DEGREES == -30
+
+
+def test_another_seed_is_another_camera(tmp_path):
+    tub = driven.packed(tmp_path / "a.h5", 40)
+    for name, seed in (("one", 0), ("same", 0), ("other", 1)):
+        prepare(tub, tmp_path / name, DonkeyOptions(seed=seed))
+    one, same, other = (columns(tmp_path / name / "a.h5")["dvs"] for name in ("one", "same", "other"))
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+    with pytest.raises(ValueError, match=r"'donkey' with seed 0 and step 2, not of 'donkey' with 1 and 2"):
+        prepare(tub, tmp_path / "one", DonkeyOptions(seed=1))
+
+
+def stretches_of(path: Path) -> list[int]:
+    with donkey.opened_tub(path) as tub:
+        return [len(stretch) for stretch in donkey.stretches(tub)]
+
+
+def test_where_a_drive_is_cut(tmp_path):
+    assert stretches_of(driven.packed(tmp_path / "gaps.h5", 60, gaps=[20, 25])) == [20, 35]  # 5 are too few
+    assert stretches_of(driven.tub_v1(tmp_path / "gaps", 60, gaps=[31])) == [31, 29]
+    modes = ["user"] * 20 + ["local"] * 3 + ["user"] * 37
+    assert stretches_of(driven.tub_v2(tmp_path / "modes", 60, modes=modes)) == [20, 37]
+    assert stretches_of(driven.tub_v2(tmp_path / "new", 60, sessions=["a"] * 15 + ["b"] * 45)) == [15, 45]
+    short, long = driven.tub_v2(tmp_path / "del", 60, deleted=[30]), range(30, 52)
+    assert stretches_of(short) == [59]
+    assert stretches_of(driven.tub_v2(tmp_path / "dels", 60, deleted=long)) == [30]  # over a second, and 8
+    untimed = driven.tub_v1(tmp_path / "untimed", 60, timed=False)
+    assert stretches_of(untimed) == [60]
+    for k in long:
+        (untimed / f"record_{k}.json").unlink()
+    assert stretches_of(untimed) == [30]
+    with h5py.File(driven.packed(tmp_path / "back.h5", 60), "r+") as file:
+        file["timestamp_ms"][40:] -= 10_000
+    assert stretches_of(tmp_path / "back.h5") == [40, 20]
+
+
+def test_no_window_crosses_a_split_or_a_gap(tmp_path):
+    gaps = [70]
+    prepare(driven.packed(tmp_path / "a.h5", 400, gaps=gaps), tmp_path / "out", DonkeyOptions(step=2))
+    found = columns(tmp_path / "out" / "a.h5")
+    seen = {}
+    for name in ("train", "val", "test"):
+        windows = DriveWindows(tmp_path / "out", name)
+        assert len(windows) == len(windows.manifest.part("a", name))
+        first, _ = windows._columns("a", tmp_path / "out" / "a.h5")
+        times = np.stack([found["t_us"][k : k + 10] for k in first])
+        assert (np.diff(times, axis=1) == 50_000).all()
+        seen[name] = {int(t) for t in times.ravel()}
+        assert np.diff(first).min() == (2 if name == "train" else 10)
+    for a, b in (("train", "val"), ("val", "test"), ("train", "test")):
+        apart = np.abs(np.subtract.outer(sorted(seen[a]), sorted(seen[b]))).min()
+        assert apart > 10 * 50_000
+    shares = [len(seen[name]) / 400 for name in ("train", "val", "test")]
+    assert shares == pytest.approx([0.6, 0.1, 0.3], abs=0.08)
+
+
+def test_a_folder_is_data_of_the_task(tmp_path):
+    prepare(driven.packed(tmp_path / "a.h5", 160), tmp_path / "out")
+    task = Steering(data="windows", folder=tmp_path / "out")
+    source = task.source("train")
+    samples = source.batch([0, len(source) - 1])
+    found = columns(tmp_path / "out" / "a.h5")
+    np.testing.assert_array_equal(samples.aps[0] * 255, found["aps"][:10])
+    np.testing.assert_array_equal(samples.dvs[0], found["dvs"][:10])
+    np.testing.assert_array_equal(samples.angle_deg[0], found["angle_deg"][:10])
+    assert samples.night.tolist() == [False, False]
+    batch = task.batch(samples, None, 0)
+    assert batch.x.shape == (2, 20, *driven.SIZE)
+    assert "height" in task.idle
+    with pytest.raises(IndexError, match="index is -1"):
+        source.batch([-1])
+    with pytest.raises(ValueError, match="data is 'windows' and folder is 'None'; windows need the folder"):
+        Steering(data="windows")
+    with pytest.raises(FileNotFoundError, match=r"no prepared drives in .*nowhere; run: ppln prepare donkey"):
+        Steering(data="windows", folder=tmp_path / "nowhere").source("train")
+    del source  # HDF5 does not write to a file that is open
+    with h5py.File(tmp_path / "out" / "a.h5", "r+") as file:
+        file["run"].resize(3, axis=0)
+    with pytest.raises(ValueError, match=r"a.h5 is damaged .*run has 3 rows.*--overwrite"):
+        task.source("train").batch([0])
+
+
+def lose(tub: Path) -> None:
+    (tub / "images" / "30_cam_image_array_.png").unlink()
+
+
+def spoil(tub: Path) -> None:
+    (tub / "images" / "30_cam_image_array_.png").write_bytes(b"words")
+
+
+def shrink(tub: Path) -> None:
+    (tub / "images" / "30_cam_image_array_.png").write_bytes(
+        driven.iio.imwrite("<bytes>", np.zeros((4, 4), np.uint8), extension=".png")
+    )
+
+
+def cut_catalog(tub: Path) -> None:
+    text = (tub / "catalog_1.catalog").read_text()
+    (tub / "catalog_1.catalog").write_text(text[: len(text) // 2])
+
+
+def drop_catalog(tub: Path) -> None:
+    (tub / "catalog_1.catalog").unlink()
+
+
+def turn(tub: Path) -> None:
+    lines = (tub / "catalog_1.catalog").read_text().splitlines()
+    lines[5] = json.dumps({**json.loads(lines[5]), "user/angle": 7.5})
+    (tub / "catalog_1.catalog").write_text("\n".join(lines))
+
+
+def lead_away(tub: Path) -> None:
+    text = (tub / "catalog_1.catalog").read_text()
+    (tub / "catalog_1.catalog").write_text(text.replace("30_cam", "../30_cam"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lose, r"bad lacks the picture 30_cam_image_array_.png; is the tub whole\?"),
+        (spoil, r"bad: 30_cam_image_array_.png is no picture that can be read"),
+        (shrink, r"30_cam_image_array_.png has \(4, 4\) pixels, the one before \(12, 16\)"),
+        (cut_catalog, r"bad: catalog_1.catalog, line 1. is damaged"),
+        (drop_catalog, r"bad lacks catalog_1.catalog, which its manifest.json names; is the tub whole\?"),
+        (turn, r"bad: the angle of 30_cam_image_array_.png is 7.5; expected -1 to 1"),
+        (lead_away, r"names the picture '../30_cam_image_array_.png', no name of a file"),
+    ],
+)
+def test_damage_is_told_and_the_others_are_made(tmp_path, damage, message):
+    damage(driven.tub_v2(tmp_path / "raw" / "bad", 60))
+    driven.tub_v2(tmp_path / "raw" / "good", 40, seed=1)
+    with pytest.raises(RecordingError, match=message):
+        prepare(tmp_path / "raw", tmp_path / "out")
+    assert list(Drives.read(tmp_path / "out").recordings) == ["good"]
+    names = sorted(file.name for file in (tmp_path / "out").iterdir() if file.name != ".lock")
+    assert names == ["good.h5", "manifest.json"]
+
+
+def test_made_by_several_and_gone_on_with(tmp_path):
+    for k in range(3):
+        driven.packed(tmp_path / "raw" / f"t{k}.h5" if k else _folder(tmp_path) / "t0.h5", 30, seed=k)
+    raw = tmp_path / "raw"
+    prepare(raw, tmp_path / "one")
+    prepare(raw / "t1.h5", tmp_path / "two")
+    with alone(tmp_path / "two"), pytest.raises(ValueError, match="where another run is at work"):
+        prepare(raw, tmp_path / "two")
+    summary = prepare(raw, tmp_path / "two", DonkeyOptions(workers=2, verify=True))
+    assert (summary.made, summary.kept) == (("t0", "t2"), ("t1",))
+    for name in ("t0.h5", "t1.h5", "t2.h5", "manifest.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    with h5py.File(tmp_path / "two" / "t1.h5", "r+") as file:
+        file["angle_deg"][4] += 1
+    with pytest.raises(ValueError, match=r"t1.h5 is not what .*SHA-256.*, angle_deg differs in row 4; give"):
+        prepare(raw, tmp_path / "two", DonkeyOptions(verify=True))
+
+
+def _folder(tmp_path: Path) -> Path:
+    (tmp_path / "raw").mkdir()
+    return tmp_path / "raw"
+
+
+def test_what_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no tub .*nowhere"):
+        prepare(tmp_path / "nowhere", tmp_path / "out")
+    with pytest.raises(ValueError, match=r"raw is no tub, nor a folder of tubs; a tub is"):
+        prepare(_folder(tmp_path), tmp_path / "out")
+    with pytest.raises(ValueError, match="step is 0; give 1 or more"):
+        prepare(driven.packed(tmp_path / "a.h5", 30), tmp_path / "out", DonkeyOptions(step=0))
+    with pytest.raises(RecordingError, match=r"a.h5 has 8 records, and nowhere 11 of one stretch"):
+        prepare(driven.packed(tmp_path / "a.h5", 8), tmp_path / "out")
+
+
+@pytest.mark.skipif(not TRACK.exists(), reason="needs ../shared/data/driving/donkey_track.h5")
+def test_the_track():
+    with donkey.opened_tub(TRACK) as tub:
+        found = donkey.stretches(tub)
+        assert len(tub.t_us) == 16_856
+        assert [len(found), min(map(len, found)), max(map(len, found))] == [30, 11, 1167]
+    blocks = donkey.Donkey("donkey", 0, 2).blocks(TRACK)
+    block = next(blocks)
+    assert (block["aps"].shape[1:], block["aps"].dtype) == ((120, 160), np.uint8)
+    assert np.abs(block["angle_deg"]).max() <= 30

@@ -46,7 +46,10 @@ _COMMANDS = {
     ),
     "models": _Entry("list the networks there are, or tell all about one", "models.zoo", "Models", "show"),
     "prepare": _Entry(
-        "cut recordings into samples to train and evaluate deblurring on", "datasets.commands", "parse", "run"
+        "cut recordings into samples to train and evaluate deblurring or steering on",
+        "datasets.commands",
+        "parse",
+        "run",
     ),
     "train": _Entry(
         "train a network for deblurring, steering or pose, or go on with a training",
@@ -71,7 +74,7 @@ _COMMANDS = {
         "run",
     ),
     "reproduce": _Entry(
-        "train and evaluate again all that docs/results.md compares", "study.command", "parse", "run"
+        "train and evaluate again all that docs/study-deblur.md compares", "study.command", "parse", "run"
     ),
     "bench": _Entry(
         "measure time and memory of layers and networks, beside the alternatives", "bench", "Bench", "show"

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.datasets import ddd20_rows
-from ppln.datasets.drives import Block, DriveFolder, Drives
+from ppln.datasets.drives import Block, DriveFolder, DriveManifest
 from ppln.datasets.folders import OnDone, Preparation, by_name, make
 from ppln.datasets.source import SPLITS
 from ppln.events.events import whole
@@ -248,7 +248,7 @@ def find_recordings(raw: Path | str, *, partial: bool = False) -> tuple[list[Pat
     return list(found.values()), ignored
 
 
-def missing(manifest: Drives) -> tuple[str, ...]:
+def missing(manifest: DriveManifest) -> tuple[str, ...]:
     """The recordings that a folder of DDD20's lacks; of others, none is missing."""
     if not manifest.protocol.startswith("ddd20"):
         return ()

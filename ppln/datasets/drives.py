@@ -78,7 +78,7 @@ class Drive:
 
 
 @dataclass(frozen=True)
-class Drives:
+class DriveManifest:
     """What a folder holds."""
 
     protocol: str
@@ -94,7 +94,7 @@ class Drives:
         return range(getattr(self.recordings[name], wanted))
 
     @classmethod
-    def read(cls, folder: Path) -> "Drives":
+    def read(cls, folder: Path) -> "DriveManifest":
         path = folder / MANIFEST
         try:
             content = parse_json(path.read_bytes(), {"format": str, "version": int})
@@ -159,10 +159,10 @@ class DriveFolder(FolderMaker):
             **origin._asdict(), **counts, height=height, width=width, rows=rows, night=self.night(name)
         )
 
-    def manifest(self, out: Path) -> Drives:
+    def manifest(self, out: Path) -> DriveManifest:
         if not (out / MANIFEST).exists():
-            return Drives(self.protocol, self.seed, self.step, {})
-        manifest = Drives.read(out)
+            return DriveManifest(self.protocol, self.seed, self.step, {})
+        manifest = DriveManifest.read(out)
         present = {name: e for name, e in manifest.recordings.items() if (out / f"{name}.h5").exists()}
         there, wanted = ((of.protocol, of.seed, of.step) for of in (manifest, self))
         if present and there != wanted:
@@ -170,7 +170,7 @@ class DriveFolder(FolderMaker):
                 f"{out} holds drives of the protocol {there[0]!r} with seed {there[1]} and step {there[2]}, "
                 f"not of {wanted[0]!r} with {wanted[1]} and {wanted[2]}; give another folder"
             )
-        return Drives(*wanted, present)
+        return DriveManifest(*wanted, present)
 
 
 def signed_counts(events: Events) -> NDArray[np.int16]:
@@ -207,7 +207,7 @@ class DriveWindows:
     def __init__(self, folder: Path | str, split: str) -> None:
         self.folder, self.split = Path(folder), split
         check_split(split)
-        self.manifest = Drives.read(self.folder)
+        self.manifest = DriveManifest.read(self.folder)
         entries = self.manifest.recordings
         self.recordings = tuple(name for name in entries if len(self.manifest.part(name, split)))
         if not self.recordings:

@@ -1,9 +1,9 @@
 """Recordings into a folder, a file of each: in parallel, resumable, and verified against the source.
 
 What is made is told by a `FolderMaker`: ppln.datasets.prepare has that of deblurring, ppln.datasets.drives
-those of steering. A file takes its name when it is complete and on the disk, and says itself what it was made from:
-what an interrupted run has finished is not made again. One run at a time writes to a folder: a second one is
-refused.
+those of steering. A file takes its name when it is complete and on the disk, and says itself what it was made
+from: what an interrupted run has finished is not made again. One run at a time writes to a folder: a second
+one is refused.
 """
 
 import hashlib

@@ -106,8 +106,9 @@ def leave(message: str, code: int) -> None:
 def distribute(fabric: Any, net: nn.Module, *, compiled: bool) -> Any:
     """The network on its device, so wrapped that the processes share their gradients, or the weights too."""
     model: Any = fabric.strategy.setup_module(fabric.to_device(net))
-    if hasattr(net, "in_channels"):
-        model.in_channels = net.in_channels  # tasks ask for it, and DDP's wrapper does not tell
+    for name in ("in_channels", "inputs"):  # tasks ask for these, and DDP's wrapper does not tell
+        if hasattr(net, name):
+            setattr(model, name, getattr(net, name))
     return torch.compile(model) if compiled else model
 
 

@@ -137,6 +137,8 @@ class Feed(Dataset[Batch]):
         generator = torch.Generator()
         loader = DataLoader(self, batch_size=None, sampler=self.items, generator=generator, **options)
         before = signal.getsignal(signal.SIGCHLD) or signal.SIG_DFL
+        if getattr(before, "__module__", "").startswith("torch."):  # of another loader in this process
+            before = signal.SIG_DFL
         batches = iter(loader)
         if threading.current_thread() is threading.main_thread():
             # Else a worker's death would raise an error in the middle of anything, such as an update of the

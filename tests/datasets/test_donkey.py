@@ -11,7 +11,7 @@ import torch
 
 from ppln.datasets import donkey
 from ppln.datasets.donkey import DEGREES, DonkeyOptions, prepare, split
-from ppln.datasets.drives import Drives, DriveWindows
+from ppln.datasets.drives import DriveManifest, DriveWindows
 from ppln.datasets.folders import alone
 from ppln.events import RecordingError
 from ppln.events.simulate import simulate_video
@@ -201,7 +201,7 @@ def test_damage_is_told_and_the_others_are_made(tmp_path, damage, message):
     driven.tub_v2(tmp_path / "raw" / "good", 40, seed=1)
     with pytest.raises(RecordingError, match=message):
         prepare(tmp_path / "raw", tmp_path / "out")
-    assert list(Drives.read(tmp_path / "out").recordings) == ["good"]
+    assert list(DriveManifest.read(tmp_path / "out").recordings) == ["good"]
     names = sorted(file.name for file in (tmp_path / "out").iterdir() if file.name != ".lock")
     assert names == ["good.h5", "manifest.json"]
 

@@ -12,7 +12,7 @@ import recorded
 from ppln.datasets import donkey
 from ppln.datasets import prepare as deblurring
 from ppln.datasets.donkey import DonkeyOptions
-from ppln.datasets.drives import Drives, DriveWindows, signed_counts, starts
+from ppln.datasets.drives import DriveManifest, DriveWindows, signed_counts, starts
 from ppln.events import Events
 
 
@@ -81,7 +81,7 @@ def test_manifests_that_cannot_be_used(folder, tmp_path):
     ):
         (folder / "manifest.json").write_text(json.dumps(manifest | change))
         with pytest.raises(ValueError, match=rf"manifest.json cannot be used \({message}"):
-            Drives.read(folder)
+            DriveManifest.read(folder)
     made = recorded.write(tmp_path / "made.h5", recorded.recording(30))
     deblurring.prepare(made, tmp_path / "windows")
     with pytest.raises(ValueError, match="it is 'ppln windows' of version 1, and steering reads"):

@@ -14,7 +14,7 @@ from ppln.cli import main
 from ppln.datasets import ddd20
 from ppln.datasets.ddd20 import DAY, NIGHT, Ddd20Options, find_recordings, prepare, select
 from ppln.datasets.ddd20_rows import SIZE, _from_raw, added_counts, read_labels, scaled_frames
-from ppln.datasets.drives import Drives, DriveWindows
+from ppln.datasets.drives import DriveManifest, DriveWindows
 from ppln.events import RecordingError
 from ppln.tasks import Steering
 
@@ -175,7 +175,7 @@ def test_exports_end_to_end(tmp_path):
     summary = prepare(raw, out, options)
     assert summary.made == (f"rec{BRIGHT}", f"rec{DARK}")
     assert [path.name for path in summary.ignored] == ["rec1_export.hdf5"]
-    manifest = Drives.read(out)
+    manifest = DriveManifest.read(out)
     assert manifest == summary.manifest
     assert {name: entry.night for name, entry in manifest.recordings.items()} == {
         f"rec{BRIGHT}": False,
@@ -267,7 +267,7 @@ def test_damage_is_told_and_the_others_are_made(tmp_path, damage, message):
     damage(raw / f"rec{DARK}_export.hdf5")
     with pytest.raises(RecordingError, match=message):
         prepare(raw, tmp_path / "out", PARTIAL)
-    assert list(Drives.read(tmp_path / "out").recordings) == [f"rec{BRIGHT}"]
+    assert list(DriveManifest.read(tmp_path / "out").recordings) == [f"rec{BRIGHT}"]
     names = sorted(file.name for file in (tmp_path / "out").iterdir() if file.name != ".lock")
     assert names == ["manifest.json", f"rec{BRIGHT}.h5"]
 
@@ -362,7 +362,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["ppln", "prepare", "ddd20", *arguments, "--partial"])
     main()
     told = capsys.readouterr().out
-    entries = Drives.read(out).recordings
+    entries = DriveManifest.read(out).recordings
     train = sum(entry.train for entry in entries.values())
     assert f"1/2 rec{BRIGHT}: {entries[f'rec{BRIGHT}'].windows:,} windows" in told
     assert f"2 recordings; windows: train {train:,}, val " in told

@@ -1,18 +1,23 @@
 """How often a training step waits for the GPU, and how much of a node's time is spent around its kernels.
 
-    python benchmarks/waits.py benchmarks/results/waits_h200.json                  where there is a GPU
-    python benchmarks/waits.py out/waits.json --device cpu --tiny                  to try it
+    python benchmarks/waits.py benchmarks/results/waits_h200.json           where there is a GPU
+    python benchmarks/waits.py out/waits.json --device cpu --tiny           to try it
+    python benchmarks/waits.py out/ratio.json --against OLD                 times beside those of OLD/ppln
 
 Waits are what torch.cuda.set_sync_debug_mode tells of, in steps of each task's recipe "small"; those of the
 thread that makes batches ahead are counted apart. Times are of one call at a time, forward and backward, each
-from an idle GPU: until it is done, until it is queued, and of the kernels alone. All take turns.
+from an idle GPU: until it is done, until it is queued, and of the kernels alone. All take turns, two packages
+as processes.
 """
 
 import argparse
 import cProfile
 import json
+import os
 import pstats
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -29,11 +34,6 @@ from typing import Any
 import torch
 
 import ppln
-from ppln.engine.config import Run
-from ppln.engine.fabric import make_fabric
-from ppln.engine.recipes import recipe
-from ppln.engine.train import Loop
-from ppln.tasks import Deblur
 
 FEWER: dict[str, dict[str, Any]] = {  # samples than in the recipe: to make them takes long
     "deblur": {"train_samples": 32, "val_samples": 1},
@@ -47,6 +47,12 @@ WARM_UP, STEPS = 8, 10
 
 
 def waits_of(task: str, device: Any, folder: Path, steps: int) -> dict[str, Any]:
+    from ppln.engine.config import Run
+    from ppln.engine.fabric import make_fabric
+    from ppln.engine.recipes import recipe
+    from ppln.engine.train import Loop
+    from ppln.tasks import Deblur
+
     given = recipe(task, "small")
     less = replace(given.task, **FEWER[task])
     if find_spec("skimage") is None and isinstance(less, Deblur):
@@ -261,7 +267,21 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main(out: Path, device: str, tiny: bool, seconds: float) -> None:
+def main(
+    out: Path, device: str, tiny: bool, seconds: float, times: bool, against: Path | None, rounds: int
+) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if against is not None:
+        options = ["--device", device, "--seconds", str(seconds), *(["--tiny"] if tiny else [])]
+        result = compared(against, options, rounds)
+        print(ratios(result))
+    else:
+        result = one_package(device, tiny, seconds, times)
+        print(table(result))
+    out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def one_package(device: str, tiny: bool, seconds: float, only_times: bool) -> dict[str, Any]:
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     times = {}
@@ -272,17 +292,50 @@ def main(out: Path, device: str, tiny: bool, seconds: float) -> None:
             profiles[name] = host_profile(ways["forward"])
     waits: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for task in FEWER:
+        for task in () if only_times else FEWER:
             if find_spec("lightning_fabric") is None:
                 waits[task] = {"skipped": "lightning-fabric is not installed"}
             else:
                 waits[task] = waits_of(task, device, Path(folder), 2 if tiny else STEPS)
     where = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     machine = {"device": where, "torch": torch.__version__, "ppln": ppln.__version__}
-    result = {"machine": machine, "waits": waits, "times": times, "host_us": profiles}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n")
-    print(table(result))
+    return {"machine": machine, "waits": waits, "times": times, "host_us": profiles}
+
+
+def compared(against: Path, options: list[str], rounds: int) -> dict[str, Any]:
+    """Times of the package in another folder and of this one, whose processes take turns."""
+    folders = {"before": against, "after": Path(ppln.__file__).parents[1]}
+    found: dict[str, Any] = {name: [] for name in folders}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(rounds):
+            for name, place in folders.items():
+                file = Path(folder) / "times.json"
+                command = [sys.executable, __file__, str(file), "--times", *options]
+                environment = {**os.environ, "PYTHONPATH": str(place.resolve())}
+                subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+                found[name].append(json.loads(file.read_text()))
+    around: dict[str, Any] = {}
+    for case, ways in found["after"][0]["times"].items():
+        for way in ways:
+            medians = {name: _around([run["times"][case][way] for run in found[name]]) for name in folders}
+            around.setdefault(case, {})[way] = {**medians, "ratio": medians["after"] / medians["before"]}
+    return {"machine": found["after"][0]["machine"], "around_ms": around, **found}
+
+
+def _around(rows: list[dict[str, float]]) -> float:
+    """Time until a call is done, less that of its kernels: the median of several runs."""
+    return statistics.median(row["done_ms"] - row.get("kernels_ms", 0.0) for row in rows)
+
+
+def ratios(result: dict[str, Any]) -> str:
+    lines = [f"{'ms around the kernels':44}{'before':>10}{'after':>10}{'ratio':>10}"]
+    for case, ways in result["around_ms"].items():
+        lines.append(case)
+        lines += [
+            f"    {way:40}{of['before']:10.3f}{of['after']:10.3f}{of['ratio']:10.2f}"
+            for way, of in ways.items()
+        ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
@@ -291,4 +344,7 @@ if __name__ == "__main__":
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="little of everything, to try it")
     parser.add_argument("--seconds", type=float, default=1.5, help="to measure each case for")
+    parser.add_argument("--times", action="store_true", help="no waits, which need the package's engine")
+    parser.add_argument("--against", type=Path, help="a folder with another ppln, to measure beside")
+    parser.add_argument("--rounds", type=int, default=5, help="with --against: processes of each")
     main(**vars(parser.parse_args()))

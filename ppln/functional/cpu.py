@@ -1,7 +1,7 @@
 """The fused node on the CPU: hands tensors to the C interface of node.cpp.
 
-The arguments are those operator.py makes: a Size; Walks over the coefficients [B, N, R, L], the mean
-[B, R, L] and their gradients; t [B, T] and out (or its gradient) [B, T, R, L], which are dense.
+The arguments are those operator.py makes: a Walk, which tells how to walk the coefficients [B, N, R, L], the
+mean [B, R, L] and their gradients; t [B, T] and out (or its gradient) [B, T, R, L], which are dense.
 """
 
 import ctypes
@@ -82,59 +82,60 @@ def _openmp() -> int | None:
 
 
 def forward(
-    size,
+    walk,
     coefficients,
     t: Tensor,
-    mean,
+    mean: Tensor | None,
     temperature: float | None,
     out: Tensor,
     level: int = -1,
 ) -> None:
-    stored = coefficients[0].tensor.dtype
-    if (stored, out.dtype) not in _NATIVE:
+    if (coefficients[0].dtype, out.dtype) not in _NATIVE:
         wide = torch.promote_types(out.dtype, torch.float32)
         result = torch.empty_like(out, dtype=wide)
-        forward(size, _to(wide, coefficients), t.to(wide), mean, temperature, result, level)
+        *coefficients, mean = _to(wide, (*coefficients, mean))
+        forward(walk, coefficients, t.to(wide), mean, temperature, result, level)
         out.copy_(result)
         return
-    node = _describe(size, coefficients, t, temperature, out)
+    node = _describe(walk, coefficients, t, temperature, out)
     if mean is not None:
-        mean = mean._replace(tensor=mean.tensor.to(out.dtype))
-        node.mean, node.mean_at, node.normalize = _pointer(mean), _strides(mean), 1
+        mean = _memory(mean).to(out.dtype)
+        node.mean, node.normalize = _pointer(mean, walk.mean_start), 1
+        node.mean_at = _mean_strides(walk)
     _run(node, level)
 
 
 def backward(
-    size,
+    walk,
     coefficients,
     t: Tensor,
     grad: Tensor,
     temperature: float | None,
     normalize: bool,
     gradients,
-    grad_mean,
+    grad_mean: Tensor | None,
     grad_t: Tensor | None,
     level: int = -1,
 ) -> None:
-    stored = coefficients[0].tensor.dtype
+    stored = coefficients[0].dtype
     if (stored, grad.dtype) not in _NATIVE:
         wide = torch.promote_types(grad.dtype, torch.float32)
-        targets = [*gradients, *([] if grad_mean is None else [grad_mean])]
-        wider = _to(wide, targets)
-        mean = None if grad_mean is None else wider[3]
-        options = temperature, normalize, wider[:3], mean, grad_t, level
-        backward(size, _to(wide, coefficients), t.to(wide), grad.to(wide), *options)
-        for target, value in zip(targets, wider, strict=True):
-            _memory(target.tensor).copy_(value.tensor)
+        targets = (*gradients, grad_mean)
+        *wider, mean = values = _to(wide, targets)
+        options = temperature, normalize, wider, mean, grad_t, level
+        backward(walk, _to(wide, coefficients), t.to(wide), grad.to(wide), *options)
+        for target, value in zip(targets, values, strict=True):
+            if target is not None:
+                _memory(target).copy_(value)
         return
-    node = _describe(size, coefficients, t, temperature, grad)
+    node = _describe(walk, coefficients, t, temperature, grad)
     node.backward, node.normalize = 1, int(normalize)
-    node.d_slope, node.d_intercept, node.d_width = map(_pointer, gradients)
-    node.gradients = _strides(gradients[0])
-    count = 3 * size.batches * size.segments * size.rows * size.length
+    node.d_slope, node.d_intercept, node.d_width = map(_pointer, gradients, walk.gradient_starts)
+    node.gradients = _Strides(*walk.gradient_strides)
+    count = 3 * node.batches * node.segments * node.rows * node.length
     node.outgrows_caches = count * stored.itemsize > _CACHES
     if grad_mean is not None:
-        node.d_mean, node.mean_at = _pointer(grad_mean), _strides(grad_mean)
+        node.d_mean, node.mean_at = _pointer(grad_mean, walk.mean_start), _mean_strides(walk)
     if grad_t is not None:
         partial = torch.zeros(node.parts, *t.shape, dtype=torch.float64)
         node.d_t = partial.data_ptr()
@@ -143,10 +144,10 @@ def backward(
         grad_t.copy_(partial.sum(0))
 
 
-def _to(dtype: torch.dtype, walks) -> list:
-    """The same walks over memory of another type, one for each tensor there is."""
-    memory = {id(walk.tensor): _memory(walk.tensor).to(dtype) for walk in walks}
-    return [walk._replace(tensor=memory[id(walk.tensor)]) for walk in walks]
+def _to(dtype: torch.dtype, tensors) -> list:
+    """Their memory in another type, walked likewise: once for each tensor there is."""
+    memory = {id(x): None if x is None else _memory(x).to(dtype) for x in tensors}
+    return [memory[id(x)] for x in tensors]
 
 
 def _memory(x: Tensor) -> Tensor:
@@ -155,16 +156,17 @@ def _memory(x: Tensor) -> Tensor:
     return x.as_strided((reach + 1,), (1,))
 
 
-def _pointer(walk) -> int:
-    return walk.tensor.data_ptr() + walk.start * walk.tensor.element_size()
+def _pointer(x: Tensor, start: int) -> int:
+    return x.data_ptr() + start * x.element_size()
 
 
-def _strides(walk) -> _Strides:
-    return _Strides(walk.batch, walk.segment, walk.row, walk.element)
+def _mean_strides(walk) -> _Strides:
+    batch, row, element = walk.mean_strides
+    return _Strides(batch, 0, row, element)
 
 
-def _describe(size, coefficients, t: Tensor, temperature: float | None, out: Tensor) -> _Node:
-    slope, intercept, width = map(_pointer, coefficients)
+def _describe(walk, coefficients, t: Tensor, temperature: float | None, out: Tensor) -> _Node:
+    slope, intercept, width = map(_pointer, coefficients, walk.starts)
     # The work is divided without regard to the number of threads, so that they do not change its result.
     parts = max(1, min(_MOST_PARTS, out.numel() // _LEAST_PER_PART))
     return _Node(
@@ -173,14 +175,10 @@ def _describe(size, coefficients, t: Tensor, temperature: float | None, out: Ten
         width=width,
         t=t.data_ptr(),
         out=out.data_ptr(),
-        batches=size.batches,
-        segments=size.segments,
-        times=size.times,
-        rows=size.rows,
-        length=size.length,
-        coefficients=_strides(coefficients[0]),
+        **walk.size._asdict(),
+        coefficients=_Strides(*walk.strides),
         temperature=temperature or 0.0,
-        stored=_TYPES[coefficients[0].tensor.dtype],
+        stored=_TYPES[coefficients[0].dtype],
         result=_TYPES[out.dtype],
         threads=min(torch.get_num_threads(), parts),
         parts=parts,

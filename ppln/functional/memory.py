@@ -35,7 +35,7 @@ def new_empty(like: Tensor, shape: Sequence[int], strides: Sequence[int], dtype:
     """
     # A subclass may have no memory, nor a size that is known; in deterministic mode torch fills new memory.
     plain = type(like) is Tensor or type(like) is torch.nn.Parameter
-    if not plain or like.device.type != "cpu" or torch.are_deterministic_algorithms_enabled():
+    if not (plain and like.is_cpu) or torch.are_deterministic_algorithms_enabled():
         return like.new_empty_strided(shape, strides, dtype=dtype)
     count = prod(shape)
     if count * dtype.itemsize < LEAST:

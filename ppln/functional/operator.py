@@ -1,11 +1,14 @@
 """The fused node as torch operators, so that compile, export, autocast and autograd go through it.
 
 Two operators differ only in how the coefficients arrive: `ppln::node` takes slope, intercept and
-width, `ppln::packed` the output of the one layer that predicts them all. Either way they are described as
-`Walk`s, in any usual memory format and without a copy or a view, and go to the same two kernels:
+width, `ppln::packed` the output of the one layer that predicts them all. Either way a `Walk` tells where they
+lie, in any usual memory format and without a copy or a view, and they go to the same two kernels:
 
-    forward(size, coefficients, t, mean, temperature, out)
-    backward(size, coefficients, t, grad, temperature, normalize, gradients, grad_mean, grad_t)
+    forward(walk, coefficients, t, mean, temperature, out)
+    backward(walk, coefficients, t, grad, temperature, normalize, gradients, grad_mean, grad_t)
+
+`coefficients` are the tensors of slope, intercept and width, and may be one thrice, as may `gradients`; the
+mean may be the same tensor, too.
 
 Dimensions: B batch, N segments, T time stamps, G groups, C channels, K = 3N (+ 1) coefficient maps,
 * dimensions as the caller sees them, R rows of L evenly spaced elements (R * L is all of *).
@@ -20,7 +23,7 @@ from torch import Tensor
 
 from ppln.functional import cpu
 from ppln.functional.memory import new_empty
-from ppln.functional.walks import Layout, Size, Walk, outermost_first, usual, walk_packed, walk_separate
+from ppln.functional.walks import Dense, usual, walk_packed, walk_separate
 
 
 def unpack(
@@ -35,6 +38,10 @@ def unpack(
 def takes_bias(x: Tensor, groups: int, mean: Tensor | None, backend: str) -> bool:
     """Whether `packed` adds a layer's bias to coefficients x by itself: where a row can be a channel."""
     return backend == "triton" and groups == 1 and mean is None and x.is_contiguous() and x.dim() > 2
+
+
+def _new(like: Tensor, dense: Dense, dtype: torch.dtype) -> Tensor:
+    return new_empty(like, dense.shape, dense.strides, dtype)
 
 
 def _result_type(coefficient: Tensor, mean: Tensor | None) -> torch.dtype:
@@ -62,48 +69,41 @@ def _direct(x: Tensor) -> bool:
 # ppln::node: slope, intercept and width [B, N, *] in three tensors.
 
 
-def _node_out(layout, slope, t, mean):
-    return layout.empty(slope, t.shape, slope.shape[2:], _result_type(slope, mean))
-
-
 def _node(slope, intercept, width, t, mean, temperature, backend):
-    walks, layout = walk_separate(slope, intercept, width)
-    out = _node_out(layout, slope, t, mean)
+    walk, coefficients = walk_separate(slope, intercept, width, t.shape[1])
+    out = _new(slope, walk.out, _result_type(slope, mean))
     if out.numel():
-        size = Size(slope.shape[0], slope.shape[1], t.shape[1], layout.rows, layout.length)
-        kernel = _kernels(backend).forward
-        kernel(size, walks, t.contiguous(), layout.walk_mean(mean), temperature, out)
+        mean = None if mean is None else walk.dense(mean, 1)
+        _kernels(backend).forward(walk, coefficients, t.contiguous(), mean, temperature, out)
     return out
 
 
 def _node_fake(slope, intercept, width, t, mean, temperature, backend):
-    return _node_out(walk_separate(slope, intercept, width)[1], slope, t, mean)
+    walk, _ = walk_separate(slope, intercept, width, t.shape[1])
+    return _new(slope, walk.out, _result_type(slope, mean))
 
 
-def _node_gradients(layout, grad, slope, t, needs_mean, needs_t):
-    lead, rest = slope.shape[:2], slope.shape[2:]
-    first = layout.empty(slope, lead, rest, slope.dtype)
-    grads = [first, *(new_empty(slope, first.shape, first.stride(), slope.dtype) for _ in range(2))]
-    grad_mean = layout.empty(grad, lead[:1], rest, grad.dtype) if needs_mean else None
-    return *grads, grad_mean, t.new_empty(t.shape) if needs_t else None
+def _node_gradients(walk, grad, slope, t, needs_mean, needs_t):
+    return (
+        *(_new(slope, walk.gradient, slope.dtype) for _ in range(3)),
+        _new(grad, walk.gradient_of_mean, grad.dtype) if needs_mean else None,
+        t.new_empty(t.shape) if needs_t else None,
+    )
 
 
 def _node_backward(grad, slope, intercept, width, t, temperature, normalize, needs_mean, needs_t, backend):
-    walks, layout = walk_separate(slope, intercept, width)
-    *grads, grad_mean, grad_t = results = _node_gradients(layout, grad, slope, t, needs_mean, needs_t)
+    walk, coefficients = walk_separate(slope, intercept, width, t.shape[1])
+    *gradients, grad_mean, grad_t = results = _node_gradients(walk, grad, slope, t, needs_mean, needs_t)
     if grad.numel():
-        size = Size(slope.shape[0], slope.shape[1], t.shape[1], layout.rows, layout.length)
-        dense = layout.rows * layout.length
-        gradients = [Walk(x, 0, slope.shape[1] * dense, dense, layout.length, 1) for x in grads]
         _kernels(backend).backward(
-            size,
-            walks,
+            walk,
+            coefficients,
             t.contiguous(),
-            layout.dense(grad, 2),
+            walk.dense(grad, 2),
             temperature,
             normalize,
             gradients,
-            layout.walk_mean(grad_mean),
+            grad_mean,
             grad_t,
         )
     elif needs_t:
@@ -114,8 +114,8 @@ def _node_backward(grad, slope, intercept, width, t, temperature, normalize, nee
 def _node_backward_fake(
     grad, slope, intercept, width, t, temperature, normalize, needs_mean, needs_t, backend
 ):
-    layout = walk_separate(slope, intercept, width)[1]
-    return _node_gradients(layout, grad, slope, t, needs_mean, needs_t)
+    walk, _ = walk_separate(slope, intercept, width, t.shape[1])
+    return _node_gradients(walk, grad, slope, t, needs_mean, needs_t)
 
 
 def _node_context(ctx, inputs, output):
@@ -140,36 +140,31 @@ def _node_autograd(ctx, grad):
 # bias [K * C] is that of the layer that predicted them, where it has left it out.
 
 
-def _packed_out(layout, coefficients, t, mean, maps):
-    rest = coefficients.shape[1] // maps, *coefficients.shape[2:]
-    return layout.empty(coefficients, t.shape, rest, _result_type(coefficients, mean))
-
-
 def _packed(coefficients, t, mean, bias, segments, maps, groups, temperature, backend):
     coefficients = usual(coefficients)
-    walks, layout = walk_packed(coefficients, segments, maps, groups, bias is not None)
-    out = _packed_out(layout, coefficients, t, mean, maps)
+    walk = walk_packed(coefficients, t.shape[1], segments, maps, groups, bias is not None, mean is not None)
+    out = _new(coefficients, walk.out, _result_type(coefficients, mean))
     if out.numel():
-        size = Size(coefficients.shape[0], segments, t.shape[1], layout.rows, layout.length)
-        own_mean = walks[3] if maps > 3 * segments else None
-        mean = own_mean if mean is None else layout.walk_mean(mean)
+        if mean is not None:
+            mean = walk.dense(mean, 1)
+        elif maps > 3 * segments:
+            mean = coefficients
         more = () if bias is None else (bias.contiguous(),)
-        _kernels(backend).forward(size, walks[:3], t.contiguous(), mean, temperature, out, *more)
+        three = coefficients, coefficients, coefficients
+        _kernels(backend).forward(walk, three, t.contiguous(), mean, temperature, out, *more)
     return out
 
 
 def _packed_fake(coefficients, t, mean, bias, segments, maps, groups, temperature, backend):
     coefficients = usual(coefficients)
-    layout = walk_packed(coefficients, segments, maps, groups, bias is not None)[1]
-    return _packed_out(layout, coefficients, t, mean, maps)
+    walk = walk_packed(coefficients, t.shape[1], segments, maps, groups, bias is not None, mean is not None)
+    return _new(coefficients, walk.out, _result_type(coefficients, mean))
 
 
-def _packed_gradients(layout, grad, coefficients, t, bias, needs_mean, needs_t):
-    lead, rest = grad.shape[:1], grad.shape[2:]
-    whole = Layout(outermost_first(coefficients.stride()[1:]), 0, 0)
+def _packed_gradients(walk, grad, coefficients, t, bias, needs_mean, needs_t):
     return (
-        whole.empty(coefficients, lead, coefficients.shape[1:], coefficients.dtype),
-        layout.empty(grad, lead, rest, grad.dtype) if needs_mean else None,
+        _new(coefficients, walk.gradient, coefficients.dtype),
+        _new(grad, walk.gradient_of_mean, grad.dtype) if needs_mean else None,
         t.new_empty(t.shape) if needs_t else None,
         None if bias is None else torch.empty_like(bias),
     )
@@ -179,26 +174,25 @@ def _packed_backward(
     grad, coefficients, t, bias, segments, maps, groups, temperature, observed, needs_mean, needs_t, backend
 ):
     coefficients = usual(coefficients)
-    walks, layout = walk_packed(coefficients, segments, maps, groups, bias is not None)
-    results = _packed_gradients(layout, grad, coefficients, t, bias, needs_mean, needs_t)
-    grad_coefficients, grad_mean, grad_t, grad_bias = results
+    walk = walk_packed(coefficients, t.shape[1], segments, maps, groups, bias is not None, observed)
+    results = _packed_gradients(walk, grad, coefficients, t, bias, needs_mean, needs_t)
+    gradient, grad_mean, grad_t, grad_bias = results
     regressed = maps > 3 * segments
     if regressed and observed:  # the regressed mean was not used
-        grad_coefficients.unflatten(1, (groups, maps, -1))[:, :, -1].zero_()
+        gradient.unflatten(1, (groups, maps, -1))[:, :, -1].zero_()
     if grad.numel():
-        size = Size(coefficients.shape[0], segments, t.shape[1], layout.rows, layout.length)
-        gradients = [walk._replace(tensor=grad_coefficients) for walk in walks]
-        own_mean = gradients[3] if regressed and not observed else None
+        if regressed and not observed:
+            grad_mean = gradient
         more = () if bias is None else (bias.contiguous(), grad_bias)
         _kernels(backend).backward(
-            size,
-            walks[:3],
+            walk,
+            (coefficients, coefficients, coefficients),
             t.contiguous(),
-            layout.dense(grad, 2),
+            walk.dense(grad, 2),
             temperature,
             regressed or observed,
-            gradients[:3],
-            layout.walk_mean(grad_mean) if needs_mean else own_mean,
+            (gradient, gradient, gradient),
+            grad_mean,
             grad_t,
             *more,
         )
@@ -213,8 +207,8 @@ def _packed_backward_fake(
     grad, coefficients, t, bias, segments, maps, groups, temperature, observed, needs_mean, needs_t, backend
 ):
     coefficients = usual(coefficients)
-    layout = walk_packed(coefficients, segments, maps, groups, bias is not None)[1]
-    return _packed_gradients(layout, grad, coefficients, t, bias, needs_mean, needs_t)
+    walk = walk_packed(coefficients, t.shape[1], segments, maps, groups, bias is not None, observed)
+    return _packed_gradients(walk, grad, coefficients, t, bias, needs_mean, needs_t)
 
 
 def _packed_context(ctx, inputs, output):

@@ -37,20 +37,32 @@ def as_times(
         raise ValueError(f"t must be a number, [{batch}] or [{batch}, T] for this batch, got {list(t.shape)}")
     if dims == 2 and t.shape[1] == 0:
         raise ValueError(f"t has no time stamps (shape {list(t.shape)}); give at least one")
-    _check_range(t, low, high)
+    seen = _check_range(t, low, high)
     times = t.to(compute_type(like))
     if dims == 0:
         times = times.expand(batch, 1)
     elif dims == 1:
         times = times.unsqueeze(1)
-    return known(times, low, high), dims == 2
+    if seen and times is not t:
+        _mark(times, low, high)
+    return times, dims == 2
 
 
 def known(t: Tensor, low: float = 0, high: float = 1) -> Tensor:
     """t itself, remembered as being in [low, high]: for times that were made so, or of such that were."""
-    if t.is_cuda and not _hidden(t) and not t.is_inference():
-        t._ppln_range = t._version, low, high  # type: ignore[attr-defined]
+    if t.is_cuda and not _hidden(t):
+        _mark(t, low, high)
     return t
+
+
+def _mark(t: Tensor, low: float, high: float) -> None:
+    if t.is_cuda and not t.is_inference():
+        t._ppln_range = t._version, low, high  # type: ignore[attr-defined]
+
+
+def _is_marked(t: Tensor, low: float, high: float) -> bool:
+    version, lowest, highest = getattr(t, "_ppln_range", (None, 0, 0))
+    return version is not None and version == t._version and low <= lowest and highest <= high
 
 
 def compute_type(x: Tensor) -> torch.dtype:
@@ -69,20 +81,23 @@ def _hidden(t: Tensor) -> bool:
     return t.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def _check_range(t: Tensor, low: float, high: float) -> None:
+def _check_range(t: Tensor, low: float, high: float) -> bool:
+    """Whether t has values that were looked at, now or before."""
+    # Marks first: what else there is to ask takes longer than the kernel of a small layer.
+    if t.is_cuda and not torch.compiler.is_compiling() and _is_marked(t, low, high):
+        if _looks.waiting and not torch.cuda.is_current_stream_capturing():
+            _looks.read()
+        return True
     if _hidden(t) or t.numel() == 0:
-        return
+        return False
     if not t.is_cuda:
         least, most = torch.aminmax(t.detach())
         _require(least.item(), most.item(), low, high)
-        return
+        return True
     _looks.read()
-    if not t.is_inference():
-        version, lowest, highest = getattr(t, "_ppln_range", (None, 0, 0))
-        if version == t._version and low <= lowest and highest <= high:
-            return
     _looks.queue(t, low, high)
-    known(t, low, high)
+    _mark(t, low, high)
+    return True
 
 
 def _require(least: float, most: float, low: float, high: float, where: str = "") -> None:
@@ -96,6 +111,10 @@ class _Looks(threading.local):
     def __init__(self) -> None:
         self._first = True
         self._queued: deque[tuple[torch.cuda.Event, Tensor, float, float]] = deque()
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._queued)
 
     def queue(self, t: Tensor, low: float, high: float) -> None:
         with torch.cuda.device(t.device):

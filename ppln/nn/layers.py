@@ -130,10 +130,9 @@ class _PPLayer(TimedLayer):
 
     def _evaluate(self, x: Tensor, times: Tensor, mean: Tensor | None, repeats: int = 1) -> Tensor:
         # On a GPU, torch adds the bias of a convolution in a pass of its own; the node can do it in passing.
-        weight, bias = cast(Tensor, self.weight), cast(Tensor | None, self.bias)
-        apart = self._is_convolution and x.is_cuda and mean is None and self._groups == 1
-        if not (apart and x.is_contiguous() and weight.is_contiguous()):  # then coefficients are, too
-            bias = None
+        bias, plain = None, x.is_cuda and mean is None and self._groups == 1 and x.is_contiguous()
+        if self._is_convolution and plain and cast(Tensor, self.weight).is_contiguous():
+            bias = cast(Tensor | None, self.bias)  # coefficients are contiguous, too
         coefficients, mean = self._predict(x, mean, repeats, bias is None)
         y = functional.evaluate_packed(
             coefficients, times, mean, self.segments, self.maps, self._groups, self.temperature, bias

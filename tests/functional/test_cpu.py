@@ -1,9 +1,6 @@
 """The CPU kernel among processes and threads, and what the package brings along."""
 
 import multiprocessing
-import os
-import signal
-import subprocess
 import sys
 import threading
 import tomllib
@@ -12,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import started
 
 from ppln.functional import cpu, piecewise_linear
 
@@ -23,19 +21,8 @@ needs_kernel = pytest.mark.skipif(not cpu.AVAILABLE, reason="the fused kernel is
 
 def run_python(script: str, timeout: float = 60) -> str:
     """The output of a script in a process of its own; one that hangs fails, its children too."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
+    with started([sys.executable, "-c", script]) as process:
         out, errors = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise
     assert process.returncode == 0, errors[-5000:]
     return out
 

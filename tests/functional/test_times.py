@@ -1,5 +1,7 @@
 """The one check of t: the same errors from the node, a layer and a network; on a GPU nobody waits for it."""
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -122,16 +124,23 @@ def test_a_look_is_read_once_it_has_arrived():
 # With one.
 
 
+def debug(mode: str) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype feature")
+        torch.cuda.set_sync_debug_mode(mode)
+
+
 @pytest.fixture
-def quiet():
+def quiet(monkeypatch):
     """What takes t on a GPU. From now on whoever waits for it gets an error; the first look is over."""
+    monkeypatch.setattr(module, "_looks", module._Looks())
     made = takers("cuda")
     for take in made:
         take(torch.rand(B, device="cuda"))
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
+    debug("error")
     yield made
-    torch.cuda.set_sync_debug_mode("default")
+    debug("default")
 
 
 @needs_cuda
@@ -147,7 +156,9 @@ def test_no_call_waits_for_the_gpu(quiet):
 def test_a_wrong_value_is_an_error_of_a_later_call(quiet):
     def wrong_then_right(take) -> None:
         take(torch.full((B,), 2.0, device="cuda"))
-        torch.cuda.current_stream().synchronize()
+        debug("default")
+        torch.cuda.synchronize()
+        debug("error")
         take(torch.full((B,), 0.5, device="cuda"))
 
     for take in quiet:
@@ -168,6 +179,7 @@ def test_the_first_look_of_a_thread_is_waited_for(monkeypatch):
 @needs_cuda
 def test_a_tensor_is_looked_at_once_until_it_is_changed(monkeypatch):
     asked = []
+    monkeypatch.setattr(module, "_looks", module._Looks())
     monkeypatch.setattr(module._Looks, "queue", lambda self, t, low, high: asked.append((low, high)))
     t = torch.rand(B, 2, device="cuda")
     for _ in range(2):

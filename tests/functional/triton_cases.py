@@ -6,6 +6,7 @@ interpreter is slow, and on a GPU every combination of types, options and specia
 
 import copy
 import math
+from math import prod
 
 import pytest
 import torch
@@ -32,6 +33,7 @@ from edge_cases import (
 
 from ppln.functional import piecewise_linear, triton
 from ppln.functional.triton import INTERPRETED
+from ppln.functional.walks import walk_separate
 from ppln.nn import PPConv2d
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -256,20 +258,65 @@ class _Kernel:
         return choose
 
 
-def test_a_kernel_is_chosen_once_for_arguments_alike(monkeypatch):
+@pytest.fixture
+def kernel(monkeypatch):
+    """In place of both kernels, on a GPU that is not there."""
+    kernel = _Kernel()
     monkeypatch.setattr(triton, "INTERPRETED", False)
-    monkeypatch.setattr(triton, "_compiled", {})
-    kernel, x, y = _Kernel(), torch.zeros(64), torch.zeros(64)
-    for tensor in (x, y, x):
-        triton._launch(kernel, 5, (tensor, None), (3, 0.5), (True,))
-    assert kernel.chosen == [((5,), (x, None, 3, 0.5, True))]
-    assert kernel.launched == [((5, 1, 1), (v.data_ptr(), None, 3, 0.5, True)) for v in (y, x)]
-    others = [((x.double(), None), (3, 0.5), (True,)), ((x, y), (3, 0.5), (True,))]
-    others += [((x, None), (4, 0.5), (True,)), ((x, None), (3, 0.5), (False,))]
-    for tensors, numbers, constants in others:
-        triton._launch(kernel, 5, tensors, numbers, constants)
-    assert len(kernel.chosen) == 1 + len(others)
+    monkeypatch.setattr(triton, "_launches", {})
+    monkeypatch.setattr(triton, "forward_kernel", kernel)
+    monkeypatch.setattr(triton, "backward_kernel", kernel)
+    return kernel
+
+
+def _call(
+    kernel, size=64, dtype=torch.float32, temperature=100.0, with_mean=True, times=1, shift=0, back=False
+):
+    """Forward, or backward, of a node -> the tensors that its kernel was given or led to."""
+
+    def new(*shape):
+        return torch.zeros(shift + prod(shape), dtype=dtype)[shift:].view(shape)
+
+    coefficients, t = [new(2, 3, size) for _ in range(3)], torch.zeros(2, times)
+    walk, _ = walk_separate(*coefficients, times)
+    mean, out = new(2, size) if with_mean else None, new(2, times, size)
+    if back:
+        gradients = [new(2, 3, size) for _ in range(3)]
+        triton.backward(walk, coefficients, t, out, temperature, with_mean, gradients, mean, None)
+        return (*coefficients, None, t, out, *gradients, mean, None, None)
+    triton.forward(walk, coefficients, t, mean, temperature, out)
+    return (*coefficients, None, t, mean, out)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_kernel_is_chosen_once_for_arguments_alike(kernel, back):
+    given = [_call(kernel, back=back) for _ in range(3)]
+    (programs, first), *more = kernel.chosen
+    assert not more
+    assert programs == (2,)
+    assert all(x is y for x, y in zip(first[: len(given[0])], given[0], strict=True))
+    for (programs, launched), tensors in zip(kernel.launched, given[1:], strict=True):
+        assert programs == (2, 1, 1)
+        assert launched[: len(tensors)] == tuple(None if x is None else x.data_ptr() for x in tensors)
+        assert launched[len(tensors) :] == first[len(tensors) :]
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_kernel_is_chosen_anew_for_other_arguments(kernel, back):
+    _call(kernel, back=back)
+    others = ({"size": 65}, {"dtype": torch.bfloat16}, {"temperature": 50.0}, {"temperature": None})
+    for count, other in enumerate((*others, {"with_mean": False}, {"times": 2}), start=2):
+        _call(kernel, back=back, **other)
+        assert len(kernel.chosen) == count, other
+    assert not kernel.launched
     for _ in range(2):  # Triton compiles another kernel for memory that is not aligned
-        triton._launch(kernel, 5, (x[1:], None), (3, 0.5), (True,))
-    assert len(kernel.chosen) == 3 + len(others)
-    assert len(kernel.launched) == 2
+        _call(kernel, back=back, shift=1)
+    assert len(kernel.chosen) == count + 2
+    assert not kernel.launched
+
+
+def test_no_more_launches_are_remembered_than_plans(kernel, monkeypatch):
+    monkeypatch.setattr(triton, "REMEMBERED", 3)
+    for size in range(1, 9):
+        _call(kernel, size=size)
+        assert len(triton._launches) <= 3

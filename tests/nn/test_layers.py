@@ -28,10 +28,8 @@ from ppln.nn import PPConv2d, PPConvTranspose2d, PPLinear
 pytestmark = pytest.mark.usefixtures("fresh_memory_is_nan")
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_layer_is_a_convolution_per_map_then_the_node(name, dtype):
-    layer, truth, size, plain = build(name, dtype)
+def assert_as_expected(layer, truth, size, plain, dtype=torch.float64):
+    """At many times, values and every gradient."""
     assert_same(
         layer,
         truth,
@@ -40,6 +38,13 @@ def test_layer_is_a_convolution_per_map_then_the_node(name, dtype):
         lambda truth, x, t: expected(truth, plain, x, t),
         dtype,
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_layer_is_a_convolution_per_map_then_the_node(name, dtype):
+    layer, truth, size, plain = build(name, dtype)
+    assert_as_expected(layer, truth, size, plain, dtype)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -61,26 +66,14 @@ def test_without_normalization(name):
     layer, truth, size, plain = build(name, normalize=False)
     plain_outputs = 6 if "groups" in name else {"linear": 4, "conv1d": 4, "conv3d": 3}[name]
     assert layer.bias.shape[0] == 9 * plain_outputs
-    assert_same(
-        layer,
-        truth,
-        {"x": random(B, *size), "t": random_times(B, T)},
-        lambda layer, x, t: layer(x, t),
-        lambda truth, x, t: expected(truth, plain, x, t),
-    )
+    assert_as_expected(layer, truth, size, plain)
 
 
 @pytest.mark.parametrize("temperature", [None, 10, 100.0])
 @pytest.mark.parametrize("segments", [1, 2, 3, 8])
 def test_segments_and_temperature(segments, temperature):
     layer, truth, size, plain = build("conv2d-groups", segments=segments, temperature=temperature)
-    assert_same(
-        layer,
-        truth,
-        {"x": random(B, *size), "t": random_times(B, T)},
-        lambda layer, x, t: layer(x, t),
-        lambda truth, x, t: expected(truth, plain, x, t),
-    )
+    assert_as_expected(layer, truth, size, plain)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -25,7 +25,8 @@ from ppln.engine import provenance
 from ppln.engine.config import Machine, Model, Optimizer, Run, Train
 from ppln.engine.fabric import make_fabric
 from ppln.engine.feed import Order
-from ppln.engine.train import Loop, make_optimizer
+from ppln.engine.optimizers import make_optimizer
+from ppln.engine.train import Loop
 from ppln.models import create_model
 from ppln.tasks import Batch, Deblur, Task
 

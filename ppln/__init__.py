@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ppln.functional import piecewise_linear
     from ppln.models import create_model, list_models, load_released
     from ppln.nn.convert import convert
+    from ppln.steer_films import steer
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "read_events",
     "read_recording",
     "restore",
+    "steer",
 ]
 
 # Rooms are imported when they are first asked for: `ppln --help` should not wait for torch.
@@ -48,6 +50,7 @@ _HOMES = {
     "read_events": "events",
     "read_recording": "events",
     "restore": "restore",
+    "steer": "steer_films",
 }
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 import ppln
 from ppln import devices
 from ppln.files import check_target
-from ppln.forms import as_json, write_json
+from ppln.forms import as_json, check_least, write_json
 from ppln.functional import memory, operator, reference
 from ppln.nn.released import ReleasedConv2d, ReleasedConvTranspose2d, released_potential
 from ppln.progress import Screen
@@ -72,9 +72,7 @@ class Bench:
     """Replace a file that exists."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "channels", "height", "width", "segments", "times", "rounds"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} is {value}; give 1 or more")
+        check_least(self, 1, "batch", "channels", "height", "width", "segments", "times", "rounds")
 
 
 def run(bench: Bench) -> dict[str, Any]:

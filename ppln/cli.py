@@ -35,6 +35,12 @@ _COMMANDS = {
         "see what it does: a simulated blurry recording made sharp, as a page to open", "demo", "Demo", "show"
     ),
     "deblur": _Entry("make a sharp film of a recording's blurry frames", "films", "DeblurOptions", "run"),
+    "steer": _Entry(
+        "tell how the wheel of a car is turned, as a film and a table, from a recording",
+        "steer_films",
+        "SteerOptions",
+        "run",
+    ),
     "info": _Entry(
         "tell what is in a recording, as text and as a picture", "report.recording", "Info", "show"
     ),
@@ -48,7 +54,7 @@ _COMMANDS = {
     "prepare": _Entry(
         "cut recordings into samples to train and evaluate deblurring or steering on",
         "datasets.commands",
-        "parse",
+        "asked_for",
         "run",
     ),
     "train": _Entry(
@@ -74,7 +80,7 @@ _COMMANDS = {
         "run",
     ),
     "reproduce": _Entry(
-        "train and evaluate again all that docs/study-deblur.md compares", "study.command", "parse", "run"
+        "train and evaluate again all methods that a study compares", "study.command", "asked_for", "run"
     ),
     "bench": _Entry(
         "measure time and memory of layers and networks, beside the alternatives", "bench", "Bench", "show"
@@ -100,8 +106,9 @@ def _usage() -> str:
     return "\n".join(
         [
             "usage: ppln COMMAND [OPTIONS]\n",
-            "Parametric piecewise linear networks (PPLN) for event cameras. There are three tasks: deblur,",
-            "a blurry recording made sharp; steering, the angle of a wheel; pose, a person's joints.\n",
+            "Parametric piecewise linear networks (PPLN) for event cameras, whose pixels report every change",
+            "of light at once, each as an event. There are three tasks: deblur, a blurry recording made",
+            "sharp; steering, the angle of a steering wheel; pose, where a person's joints are.\n",
             *(f"  {name:19}{entry.about}" for name, entry in _COMMANDS.items()),
             "\n`ppln COMMAND --help` tells the options of a command, and `ppln --version` the version.",
             "To begin: `ppln demo`. An error is one line; with --debug, a traceback is printed, too.",

@@ -1,6 +1,7 @@
 """Files that are there whole, or not at all, and folders for them, with one run at work in each."""
 
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -41,6 +42,12 @@ def write_whole(path: Path, content: bytes | str, *, overwrite: bool = True) -> 
     """Write a file: in whole or not at all."""
     with put_in_place(path, overwrite=overwrite) as aside:
         aside.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def sha256(path: Path) -> str:
+    """Of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_target(

@@ -50,18 +50,21 @@ class DeblurOptions:
     """With --frame: the recording that has its events. Default: none."""
     exposure_us: Annotated[tuple[int, int] | None, "BEGIN END"] = None
     """When an exposure begins and ends, in microseconds after the time stamp of its frame, so that 0 20000 is
-    the 20 ms from there on; with --frame, on the clock of the recording. Default: as the file tells."""
+    the 20 ms from there on; with --frame, on the clock of the recording. Files that do not tell need it.
+    Default: as the file tells."""
     frames: tuple[int, ...] | None = None
     """Only these blurry frames, counted from 0. Default: all."""
     fps: float | None = None
-    """Sharp frames for each second of an exposure, but at least one for each blurry frame; none between
-    exposures, unless --between is given. Default: 14 for each blurry frame."""
+    """How many sharp frames to make of each second of recorded time: with 500, ten of an exposure of 20 ms,
+    and never less than one. Between exposures there are none, unless --between is given. Default: 14 of each
+    exposure."""
     between: Literal["leave", "hold", "carry"] = "leave"
-    """With --fps, what the film shows of the time between exposures. leave: nothing. hold: the nearest sharp
-    frame, repeated. carry: frames made of the sharp frames before and after and of the events between
-    them."""
+    """What the film shows of the time from one exposure to the next, where the camera took no picture. leave:
+    nothing, so the film jumps. hold: the nearest sharp frame, which stands still. carry: new frames, made of
+    the sharp ones on both sides and of the events in between; where hardly an event is, or more than 1 s, as
+    hold. hold and carry need --fps."""
     play_fps: float = 25.0
-    """How many frames per second the film plays, which makes it slow motion or not."""
+    """How many frames of the film are shown per second. With fewer than --fps, it plays in slow motion."""
     project: bool = True
     """Correct the sharp frames of an exposure so that their mean is the blurry frame."""
     keep_hot_pixels: bool = False
@@ -75,7 +78,8 @@ class DeblurOptions:
     overwrite: bool = False
     """Replace films that exist."""
     format: str | None = None
-    """The format of the recording, such as aedat4. Default: as its content tells."""
+    """The format of the recording, such as aedat4; docs/howto-events.md lists them. Default: as its content
+    tells."""
     reading: Options = Options()  # noqa: RUF009
     """How the recording is read."""
 

@@ -173,6 +173,14 @@ def convert(kind: Any, value: Any, where: str = "it") -> Any:
     raise ValueError(f"{where} is {shown(value)}; give {wanted(kind)}")
 
 
+def check_least(of: Any, least: int, *names: str) -> None:
+    """An error, where one of these fields is below, or not finite; None will do."""
+    for name in names:
+        value = getattr(of, name)
+        if value is not None and not least <= value < math.inf:
+            raise ValueError(f"{name} is {value}; give {least} or more")
+
+
 def wanted(kind: Any) -> str:
     """A type, in words."""
     origin, inner = get_origin(kind), get_args(kind)

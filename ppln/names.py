@@ -21,5 +21,5 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     """For the end of an error: the name that may have been meant, and all there are."""
     names = list(names)
     close = nearest(name, names)
-    hint = "" if close is None else f"did you mean {close!r}? "
-    return f"{hint}There are {', '.join(names)}"
+    there_are = "there are" if close is None else f"did you mean {close!r}? There are"
+    return f"{there_are} {', '.join(names)}"

@@ -1,11 +1,11 @@
-"""Options of commands: a function or a dataclass says which there are, and its docstrings what they mean.
+"""Options of commands: a dataclass says which there are, and the docstrings of its fields what they mean.
 
-    def info(file: Path, plot: Path | None = None, reading: Options = Options()) -> None: ...
-    ask(info, "ppln info", ["recording.es", "--plot", "out.png"])
+    asked = command(Info, "ppln info")
+    info = asked.call(asked.given(["recording.es", "--plot", "out.png"]))
 
-What must be given is told by its place, FILE, and all else by its name, --plot; a dataclass stands for its
-fields. In Annotated, POSITION makes a place of what may be left out, and a string says what a value is in the
-help. An error is one line that names the option, its value and what to do.
+What must be given is told by its place, FILE, and all else by its name, --plot; a field that is a dataclass
+stands for its own fields. In Annotated, POSITION makes a place of what may be left out, and a string says
+what a value is in the help. An error is one line that names the option, its value and what to do.
 """
 
 import ast
@@ -35,7 +35,7 @@ _NO_BREAK = "\xa0"
 
 
 class Option(NamedTuple):
-    section: str  # the parameter whose field it is; "" of a parameter itself
+    section: str  # the field that it is within; "" of the command's own
     name: str
     kind: Any  # without None
     default: Any  # MISSING: it must be given
@@ -66,7 +66,7 @@ class Option(NamedTuple):
 class Command(NamedTuple):
     """What a command can be asked."""
 
-    what: Callable[..., Any]
+    what: Any  # a dataclass, or an instance
     name: str  # as it is typed, such as "ppln info"
     about: str  # a sentence or more
     options: list[Option]
@@ -113,15 +113,13 @@ class Command(NamedTuple):
         return found
 
     def call(self, given: Mapping[str, Mapping[str, Any]]) -> Any:
-        """The function's result, or the dataclass, with these values."""
-        arguments = dict(given.get("", {}))
-        for name, default in _parameters(self.what).items():
+        """The dataclass, with these values."""
+        values = dict(given.get("", {}))
+        for name, default in _defaults(self.what).items():
             if name in given:
-                arguments[name] = self.flagged(partial(replace, default, **given[name]))
-        is_instance = is_dataclass(self.what) and not isinstance(self.what, type)
-        what: Any = self.what
-        make = partial(replace, what) if is_instance else what
-        return self.flagged(partial(make, **arguments))
+                values[name] = self.flagged(partial(replace, default, **given[name]))
+        make = self.what if isinstance(self.what, type) else partial(replace, self.what)
+        return self.flagged(partial(make, **values))
 
     @property
     def flags(self) -> dict[str, str]:
@@ -152,35 +150,31 @@ class Command(NamedTuple):
 
 
 def command(what: Any, name: str, about: str | None = None, positional: bool = True) -> Command:
-    """What a function or dataclass can be asked; of an instance, its values are the defaults.
+    """What a dataclass can be asked; of an instance, its values are the defaults.
 
     positional: what must be given is told by its place. about: in place of its docstring.
     """
-    kind = type(what) if is_dataclass(what) and not isinstance(what, type) else what
-    texts, annotations = _texts(kind), get_type_hints(kind, include_extras=True)
-    options, titles = [], {"": "Options"}
-    for parameter, default in _parameters(what).items():
+    options = _options("", what, positional)
+    texts, titles = _texts(what if isinstance(what, type) else type(what)), {"": "Options"}
+    for field, default in _defaults(what).items():
         if is_dataclass(default):
-            titles[parameter] = texts.get(parameter, "").rstrip(".")
-            inner, kinds = _texts(type(default)), get_type_hints(type(default), include_extras=True)
-            for of in fields(default):
-                value = getattr(default, of.name)
-                options.append(_option(parameter, of.name, kinds[of.name], value, inner, False))
-        else:
-            options.append(_option("", parameter, annotations[parameter], default, texts, positional))
-    about = about or (inspect.getdoc(what) or "").partition("\n\nArgs:")[0]
+            titles[field] = texts.get(field, "").rstrip(".")
+    about = about or inspect.getdoc(what) or ""
     return Command(what, name, " ".join(about.split()), options, titles)
 
 
-def ask(what: Callable[..., Any], name: str, words: Sequence[str], **how: Any) -> Any:
-    """Call a function, or make a dataclass, with what these words say; `how` is for `command`."""
-    asked = command(what, name, **how)
-    return asked.call(asked.given(words))
+def _options(section: str, what: Any, positional: bool) -> list[Option]:
+    kind = what if isinstance(what, type) else type(what)
+    texts, kinds, options = _texts(kind), get_type_hints(kind, include_extras=True), []
+    for name, default in _defaults(what).items():
+        if is_dataclass(default):
+            options += _options(name, default, False)
+        else:
+            options.append(_option(section, name, kinds[name], default, texts.get(name, ""), positional))
+    return options
 
 
-def _option(
-    section: str, name: str, kind: Any, default: Any, texts: Mapping[str, str], positional: bool
-) -> Option:
+def _option(section: str, name: str, kind: Any, default: Any, text: str, positional: bool) -> Option:
     notes: tuple[Any, ...] = ()
     if get_origin(kind) is Annotated:
         kind, *notes = get_args(kind)  # type: ignore[assignment]
@@ -191,35 +185,25 @@ def _option(
     value = next(
         (note for note in notes if isinstance(note, str)), name.upper() if is_position else _value(kind)
     )
-    return Option(section, name, kind, default, texts.get(name, ""), value, is_position, is_optional)
+    return Option(section, name, kind, default, text, value, is_position, is_optional)
 
 
-def _parameters(what: Any) -> dict[str, Any]:
-    """Names and defaults; MISSING where there is none."""
-    if is_dataclass(what) and not isinstance(what, type):
+def _defaults(what: Any) -> dict[str, Any]:
+    """By name of the field; MISSING where there is none."""
+    if not isinstance(what, type):
         return {f.name: getattr(what, f.name) for f in fields(what)}
-    if is_dataclass(what):
-        return {
-            f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(what)
-        }
-    parameters = inspect.signature(what).parameters.values()
-    return {p.name: MISSING if p.default is p.empty else p.default for p in parameters}
+    return {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(what)}
 
 
-def _texts(what: Any) -> dict[str, str]:
-    """What docstrings say of fields or parameters: those below a field, or under "Args:"."""
+def _texts(what: type) -> dict[str, str]:
+    """What the docstrings below fields say."""
     found = {}
-    if isinstance(what, type):
-        for kind in filter(is_dataclass, reversed(what.__mro__)):
-            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-            assert isinstance(tree, ast.ClassDef)
-            for field, below in pairwise(tree.body):
-                if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
-                    found[ast.unparse(field.target)] = ast.literal_eval(below.value)
-    else:
-        entries = (inspect.getdoc(what) or "").partition("Args:\n")[2]
-        for entry in re.split(r"\n(?=    \w+: )", entries):
-            name, _, found[name] = entry.strip().partition(": ")
+    for kind in filter(is_dataclass, reversed(what.__mro__)):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, below in pairwise(tree.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+                found[ast.unparse(field.target)] = ast.literal_eval(below.value)
     return {name: " ".join(text.split()) for name, text in found.items()}
 
 

@@ -314,7 +314,6 @@ class Restoration:
         film = self._film(gap.events, gap.span_us, mean, f"the gap at {gap.span_us} us")
         for at, frame in zip(gap.times, film.frames(gap.times), strict=True):
             yield meet(frame, float(at), film.ends, wanted)
-        self.tile = film.code.tile
 
     def _film(self, events: Events, span_us: tuple[int, int], light: Light, what: str) -> "_Film":
         """light: the mean over the span; what: whose film it is, in errors"""

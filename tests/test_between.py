@@ -11,6 +11,7 @@ from convolved import Convolved
 from gapped import gapped
 
 from ppln import create_model, restore
+from ppln.carry import carry
 from ppln.cli import main
 from ppln.events import Events, Frames, Recording, read_recording
 from ppln.events.excerpt import LONGEST_GAP_US, read_excerpt
@@ -117,9 +118,9 @@ def test_carry_is_nearer_to_the_truth_than_hold_and_a_cross_fade(name):
         frames["fade"] = ((1 - share) * before + share * after).round().astype(np.uint8)
         for how, some in frames.items():
             values[how].append(psnr(*(torch.from_numpy(part) for part in (some, truth))).mean())
-    hold, fade, carry = (float(np.mean(values[how])) for how in ("hold", "fade", "carry"))
-    assert carry > hold + 2
-    assert carry > fade + 1
+    hold, fade, carried = (float(np.mean(values[how])) for how in ("hold", "fade", "carry"))
+    assert carried > hold + 2
+    assert carried > fade + 1
 
 
 @pytest.mark.parametrize("colour", [False, True])
@@ -151,6 +152,37 @@ def test_with_hardly_an_event_frames_are_held(left):
         replace(recording, events=recording.events[(t < 310) | (t >= 500)]), fps=50_000, between="carry"
     ).shots
     assert len(shot.gap.events) == 10
+
+
+def test_how_many_events_are_few_hangs_by_the_time():
+    """One in each us of the exposures, so 960 in as long a time as the gap; of these, ten are needed."""
+    recording = made([(0, 20), (980, 1000)])
+    t = recording.events.t
+    for some, is_held in ((5, True), (15, False)):
+        few = replace(recording, events=recording.events[(t < 20 + some) | (t >= 980)])
+        shot, _ = plan(few, fps=50_000, between="carry").shots
+        assert (shot.gap.events is None) == is_held
+
+
+def test_the_network_makes_the_frames_of_gaps():
+    recording = made([(0, 300), (500, 700)])
+    for between, films in (("hold", 2), ("carry", 3)):
+        network = Convolved()
+        frames_of(recording, network, fps=50_000, between=between)
+        assert len(network.encoded) == films
+
+
+def test_thresholds_are_learnt_of_gaps(monkeypatch):
+    found = []
+
+    def spied(*gap):
+        found.append(gap[-1].on_off)
+        return carry(*gap)
+
+    monkeypatch.setattr(restore, "carry", spied)
+    frames_of(gapped(3).recording, fps=25, between="carry")
+    assert np.shape(found) == (1, 2)
+    assert np.min(found) > 0.01
 
 
 def test_in_a_long_gap_frames_are_held():

@@ -43,6 +43,34 @@ def test_where_frames_are_cut_nothing_is_learnt():
     np.testing.assert_allclose(learnt(first, last, counts).on_off, [ON, OFF], rtol=1e-3)
 
 
+def test_a_change_of_all_light_is_not_taken_for_events():
+    first, last, counts, _ = made()
+    lit = (np.exp(0.2) * (last + DARK) - DARK).astype(np.float32)
+    np.testing.assert_allclose(learnt(first, lit, counts).on_off, [ON, OFF], rtol=1e-3)
+
+
+def test_where_no_event_is_nothing_is_learnt():
+    first, last, counts, _ = made()
+    counts[:, :, :20], last[:20] = 0, 1.3 * first[:20]
+    np.testing.assert_allclose(learnt(first, last, counts).on_off, [ON, OFF], rtol=1e-3)
+
+
+def test_a_quiet_gap_takes_nothing_back():
+    thresholds = learnt(*made()[:3])
+    first, last, counts, _ = made(seed=1)
+    thresholds.learn(first, last, 0 * counts)
+    np.testing.assert_allclose(thresholds.on_off, [ON, OFF], rtol=1e-3)
+
+
+def test_thresholds_have_a_bound():
+    """A positive event, and 1.9 more in the logarithm: no camera has such thresholds."""
+    counts = np.zeros((1, 2, 4, 100), np.float32)
+    counts[0, 0, 0], counts[0, :, 1], counts[0, 1, 2], counts[0, 1, 3] = 1, 1, 1, 2
+    first, last = np.full((2, 4, 100), 0.05, np.float32)
+    last[:2] = np.exp(1.9) * (0.05 + DARK) - DARK
+    assert learnt(first, last, counts).on_off.tolist() == [1, pytest.approx(0, abs=1e-3)]
+
+
 @pytest.mark.parametrize("events", [0, 1])
 def test_thresholds_of_nothing(events):
     first, last, counts, _ = made()
@@ -72,6 +100,14 @@ def test_it_meets_both_ends_whatever_the_events():
     assert found.max() <= 1
 
 
+def test_light_is_bounded_before_it_overflows():
+    first, last, counts, _ = made()
+    counts[:] = 0
+    counts[0, 0], counts[5, 1] = 1e4, 1e4
+    found = carry(first, last, counts, learnt(*made()[:3]))  # a warning of NumPy's would be an error
+    assert found[1:6].min() > 0.999
+
+
 def test_without_events_light_goes_evenly_over_time():
     first, last = np.full((4, 5), 0.2, np.float32), np.full((4, 5), 0.6, np.float32)
     found = carry(first, last, np.zeros((BINS, 2, 4, 5), np.float32), Thresholds())
@@ -86,6 +122,16 @@ def test_what_events_do_not_tell_is_made_up_for_where_they_are():
     counts[5, 0] = 4
     thresholds = learnt(*made()[:3])
     found = carry(first, last, counts, thresholds)[:, 4, 4]
+    assert found[5] < 0.25
+    assert found[6] > 0.55
+
+
+@pytest.mark.parametrize("step", [(0, 1), (1, 0), (1, 1)], ids=str)
+def test_and_where_the_neighbours_have_them(step):
+    first, last = np.full((9, 9), 0.2, np.float32), np.full((9, 9), 0.6, np.float32)
+    counts = np.zeros((BINS, 2, 9, 9), np.float32)
+    counts[5, 0, 4 + step[0], 4 + step[1]] = 100
+    found = carry(first, last, counts, learnt(*made()[:3]))[:, 4, 4]
     assert found[5] < 0.25
     assert found[6] > 0.55
 
@@ -113,3 +159,6 @@ def test_films_meet_what_is_wanted():
         np.testing.assert_allclose(meet(film[there], at, ends, want), wanted[there], atol=1e-6)
     off = np.abs(meet(film[2], 0.5, ends, want) - film[2])
     assert off.max() <= 0.25
+    bright, dark = np.ones((4, 6), np.float32), np.zeros((4, 6), np.float32)
+    assert (meet(0.9 * bright, 0.0, (0.5 * bright, dark), (bright, dark)) == 1).all()
+    assert (meet(0.1 * bright, 1.0, (dark, 0.5 * bright), (dark, dark)) == 0).all()

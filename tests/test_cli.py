@@ -7,13 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import imageio.v3 as imageio
 import numpy as np
 import pytest
 import torch
+from processes import started, wait_for
 
 import ppln
 from ppln.cli import main
@@ -79,7 +79,18 @@ def test_help_lists_the_commands(arguments, monkeypatch, capsys):
 
 
 COMMANDS = [
-    *("demo", "deblur", "info", "convert-recording", "simulate", "models", "compare", "export", "bench"),
+    *(
+        "demo",
+        "deblur",
+        "steer",
+        "info",
+        "convert-recording",
+        "simulate",
+        "models",
+        "compare",
+        "export",
+        "bench",
+    ),
     *("prepare", "train deblur", "train steering", "train pose", "evaluate", "evaluate deblur-edi"),
     *("evaluate steering-ppln", "reproduce deblur"),
 ]
@@ -435,12 +446,11 @@ def test_ctrl_c_while_it_imports(ignored):
     command = [sys.executable, "-m", "ppln", "train", "deblur", "--batch", "0"]
     if ignored:
         command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while "libtorch_python" not in Path(f"/proc/{process.pid}/maps").read_text():
-        assert process.poll() is None
-        time.sleep(0.001)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    with started(command) as process:
+        maps = Path(f"/proc/{process.pid}/maps")
+        wait_for(lambda: "libtorch_python" in maps.read_text(), process, every_s=0.001)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
     ended = (
         (1, "ppln train: --batch is 0; give 1 or more\n") if ignored else (130, "ppln train: interrupted\n")
     )

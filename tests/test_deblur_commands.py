@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 import torch
+from processes import started, wait_for
 
 from ppln.cli import main
 from ppln.datasets.synthetic.scenes import Scenes
@@ -299,20 +299,12 @@ def test_what_exists_is_kept(blurry, monkeypatch, tmp_path):
 def test_what_is_terminated_leaves_nothing(number, blurry, tmp_path):
     """Not only Ctrl-C: `timeout` and batch systems send SIGTERM, terminals that are closed SIGHUP."""
     command = [sys.executable, "-m", "ppln", "deblur", str(blurry), "--fps", "100000", "-o", "film.mp4"]
-    process = subprocess.Popen(
-        [*command, "--compare", "beside"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # the tests may run under nohup
-    )
-    with process:
-        while not list(tmp_path.glob(".beside.*/*")):  # it is at work
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.1)
+    with started([*command, "--compare", "beside"], cwd=tmp_path) as process:
+        wait_for(lambda: list(tmp_path.glob(".beside.*/*")), process)
         process.send_signal(number)
-        assert process.wait(60) == 128 + number
-        assert process.stderr.read().splitlines()[-1] == "ppln deblur: terminated"
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert said.splitlines()[-1] == "ppln deblur: terminated"
     assert [path.name for path in tmp_path.iterdir()] == ["blurry.h5"]
 
 
@@ -393,7 +385,7 @@ def test_windows_of_a_recording_are_evaluated(scenes, monkeypatch, tmp_path, cap
         run(monkeypatch, "prepare", "hqf", "--raw", tmp_path, "--out", tmp_path / "hqf")
     with pytest.raises(
         SystemExit,
-        match="there is nothing to prepare called 'hfq'; there are: hqf, recordings, ddd20, donkey",
+        match="there is nothing to prepare called 'hfq'; there are: recordings, hqf, donkey, ddd20",
     ):
         run(monkeypatch, "prepare", "hfq")
 

@@ -12,6 +12,7 @@ import torch
 import ppln
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+TUB = Path(__file__).parents[1] / "../shared/data/driving/donkey_track.h5"
 
 
 def run(name: str, out: Path, *options: str) -> dict:
@@ -84,3 +85,28 @@ def test_convergence(tmp_path):
     for start in ("0.05", "0.1", "0.15"):
         assert report["start"][start] == {"too early": 1, "too late": 1}
     assert report["start"]["0.25"] == {"too early": 1, "too late": 0}
+
+
+def make_recording(out: Path, *options: str) -> tuple[dict, Path]:
+    command = [sys.executable, "-W", "error", EXAMPLES / "steer.py", "--out", out, *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads((out / "steer.json").read_text()), out / "steer.h5"
+
+
+def test_a_recording_of_a_drive_to_steer(tmp_path):
+    report, path = make_recording(tmp_path, "--height", "24", "--seconds", "0.8", "--light", "night")
+    assert report["frames"] == 16
+    assert report["events"] > 100
+    angles = list(ppln.steer(path))
+    assert [angle.time_us for angle in angles] == [50_000 * k for k in range(1, 17)]
+    assert all(angle.true_deg is not None for angle in angles)
+
+
+@pytest.mark.skipif(not TUB.is_file(), reason=f"{TUB} is not at hand")
+def test_a_recording_of_a_tub_to_steer(tmp_path):
+    report, path = make_recording(tmp_path, "--tub", str(TUB), "--stretch", "5", "--seconds", "0.6")
+    assert report["events"] == 0
+    angles = list(ppln.steer(path, simulate_events=True))
+    assert len(angles) >= 10
+    assert all(-30 <= angle.true_deg <= 30 for angle in angles)

@@ -50,9 +50,10 @@ def test_help_loads_neither_torch_nor_numpy():
     assert not simulators(modules)
 
 
-def test_help_of_deblur_does_not_load_torch():
-    modules = loaded(SCRIPT, "deblur", "--help")
-    assert "ppln.films" in modules
+@pytest.mark.parametrize(("command", "room"), [("deblur", "ppln.films"), ("steer", "ppln.steer_films")])
+def test_help_of_films_does_not_load_torch(command: str, room: str):
+    modules = loaded(SCRIPT, command, "--help")
+    assert room in modules
     assert "torch" not in modules
     assert not simulators(modules)
 

@@ -12,4 +12,4 @@ def test_the_most_similar_name():
 
 def test_a_suggestion_lists_all_there_are():
     assert suggestion("epi", {"edi": 1, "unet": 2}) == "did you mean 'edi'? There are edi, unet"
-    assert suggestion("pose", iter(["edi", "unet"])) == "There are edi, unet"
+    assert suggestion("pose", iter(["edi", "unet"])) == "there are edi, unet"

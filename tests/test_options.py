@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from ppln.options import POSITION, Help, ask, command
+from ppln.options import POSITION, Help, command
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,11 @@ class Convert:
     """Look again."""
     reading: Reading = Reading()
     """How it is read."""
+
+
+def ask(what, name, words, **how):
+    asked = command(what, name, **how)
+    return asked.call(asked.given(words))
 
 
 def given(words: str) -> Convert:
@@ -145,40 +150,40 @@ How it is read:
     )
 
 
-def test_a_function():
-    def run(
-        recording: Annotated[Path | None, POSITION] = None, *, out: Path | None = None, fps: float = 25.0
-    ) -> tuple:
-        """Make a film.
+@dataclass(frozen=True)
+class Film:
+    """Make a film."""
 
-        Args:
-            recording: A recording: a file,
-                or a folder. Default: none.
-            out: The film.
-        """
-        return recording, out, fps
+    recording: Annotated[Path | None, POSITION] = None
+    """A recording: a file,
+    or a folder. Default: none."""
+    out: Path | None = None
+    """The film."""
+    fps: float = 25.0
 
-    assert ask(run, "x", ["--fps", "2"]) == (None, None, 2.0)
-    assert ask(run, "x", ["-o", "a", "b"]) == (Path("b"), Path("a"), 25.0)
-    text = command(run, "x").help()
+
+def test_a_place_may_be_left_out():
+    assert ask(Film, "x", ["--fps", "2"]) == Film(fps=2.0)
+    assert ask(Film, "x", ["-o", "a", "b"]) == Film(Path("b"), Path("a"))
+    text = command(Film, "x").help()
     assert text.startswith("usage: x [RECORDING] [OPTIONS]\n\nMake a film.\n\n  RECORDING ")
     assert "A recording: a file, or a folder. Default: none.\n" in text
     assert "  -o, --out PATH            The film.\n" in text
     # A value that is there stands for what there would be without it.
-    run.__defaults__ = (Path("a"),)
-    assert "A recording: a file, or a folder. Default: a.\n" in command(run, "x").help()
+    assert "A recording: a file, or a folder. Default: a.\n" in command(Film(Path("a")), "x").help()
+
+
+@dataclass(frozen=True)
+class Count:
+    """Count something, for as long as it takes. For example: x --count 4"""
+
+    count: int = 3
+    """How many."""
 
 
 def test_an_example_has_a_line_of_its_own(monkeypatch):
-    def run(count: int = 3) -> None:
-        """Count something, for as long as it takes. For example: x --count 4
-
-        Args:
-            count: How many.
-        """
-
     monkeypatch.setenv("COLUMNS", "40")
-    lines = command(run, "x").help().splitlines()
+    lines = command(Count, "x").help().splitlines()
     assert lines[2:6] == ["Count something, for as long as it", "takes.", "For example: x --count 4", ""]
 
 

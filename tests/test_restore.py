@@ -18,7 +18,7 @@ from torch import nn
 from ppln import create_model, read_recording, restore
 from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events import Events, Frames, Recording
-from ppln.events.picture import picture_recording
+from ppln.events.picture import picture_frame
 from ppln.models import tiles
 from ppln.models.deblurrer import Deblurrer
 from ppln.models.layout import repeat
@@ -43,6 +43,11 @@ class Rising(Deblurrer):
 
     def decode(self, code, t):
         return 2 * repeat(code[:, -1:], t) * t[..., None, None, None]
+
+
+def pictured(path):
+    events = made().events
+    return Recording("picture", events.sensor, events, picture_frame(path))
 
 
 def made(exposures=((100, 200),), size=(20, 24), dtype=np.uint8, colour=False, seed=0):
@@ -428,7 +433,7 @@ def test_a_picture_from_elsewhere(channels, tmp_path):
     image = np.random.default_rng(0).integers(0, 256, (20, 24, *channels)).astype(np.uint8)
     path = tmp_path / "blurry.png"
     imageio.imwrite(path, image, mode={(): "L", (2,): "LA", (3,): "RGB", (4,): "RGBA"}[channels])
-    (shot,) = plan(picture_recording(path, made().events), exposure_us=(300, 500)).shots
+    (shot,) = plan(pictured(path), exposure_us=(300, 500)).shots
     assert shot.exposure_us == (300, 500)
     assert np.array_equal(shot.image, {2: image[..., 0], 4: image[..., :3]}.get(*channels or [0], image))
 
@@ -436,7 +441,7 @@ def test_a_picture_from_elsewhere(channels, tmp_path):
 def test_a_picture_of_other_colours(tmp_path):
     colour = np.zeros((20, 24, 3), np.uint8) + np.uint8([200, 100, 40])
     Image.fromarray(colour).convert("CMYK").save(tmp_path / "blurry.tif")
-    (shot,) = plan(picture_recording(tmp_path / "blurry.tif", made().events), exposure_us=(300, 500)).shots
+    (shot,) = plan(pictured(tmp_path / "blurry.tif"), exposure_us=(300, 500)).shots
     assert np.array_equal(shot.image, colour)
 
 
@@ -449,10 +454,10 @@ def test_colours_of_16_bits_are_refused(kind, channels, tmp_path):
     chunks = (struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in parts)
     (tmp_path / "deep.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
     if channels == 1:
-        assert (picture_recording(tmp_path / "deep.png", made().events).frames.images == 2900).all()
+        assert (picture_frame(tmp_path / "deep.png").images == 2900).all()
         return
     with pytest.raises(ValueError, match=r"deep.png has colours of 16 bits, of which Pillow reads 8; give 8"):
-        picture_recording(tmp_path / "deep.png", made().events)
+        picture_frame(tmp_path / "deep.png")
 
 
 @pytest.mark.parametrize("planes", ["contig", "separate"])
@@ -464,17 +469,17 @@ def test_tiffs_and_ppms_of_16_bits(planes, tmp_path):
     (tmp_path / "deep.ppm").write_bytes(b"P6 24 20 65535\n" + image.astype(">u2").tobytes())
     for name in ("deep.tif", "deep.ppm"):
         with pytest.raises(ValueError, match=rf"{name} has colours of 16 bits"):
-            picture_recording(tmp_path / name, made().events)
+            picture_frame(tmp_path / name)
     (tmp_path / "grey.pgm").write_bytes(b"P5 24 20 65535\n" + image[..., 0].astype(">u2").tobytes())
-    frames = picture_recording(tmp_path / "grey.pgm", made().events).frames
+    frames = picture_frame(tmp_path / "grey.pgm")
     assert (frames.images.dtype, frames.images.min(), frames.images.max()) == (np.uint16, 2900, 2900)
     Image.fromarray(np.zeros((20, 24), np.float32)).save(tmp_path / "float.tif")
     with pytest.raises(ValueError, match=r"float.tif cannot be a frame: .*float32"):
-        picture_recording(tmp_path / "float.tif", made().events)
+        picture_frame(tmp_path / "float.tif")
     Image.fromarray(image.astype(np.uint8)).save(tmp_path / "plain.ppm")
     Image.fromarray(image.astype(np.uint8)).save(tmp_path / "plain.tif")
     for name in ("plain.ppm", "plain.tif"):
-        assert picture_recording(tmp_path / name, made().events).frames.images.shape == (1, 20, 24, 3)
+        assert picture_frame(tmp_path / name).images.shape == (1, 20, 24, 3)
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "tif"])
@@ -485,7 +490,7 @@ def test_pictures_are_turned_as_viewers_show_them(suffix, tmp_path):
     exif[274] = 6  # to be turned by 90 degrees, clockwise
     path = tmp_path / f"turned.{suffix}"
     Image.fromarray(np.rot90(image)).save(path, exif=exif, **({"quality": 100} if suffix == "jpg" else {}))
-    frames = picture_recording(str(path), made().events).frames  # a name will do
+    frames = picture_frame(str(path))  # a name will do
     assert np.abs(frames.images[0].astype(int) - image).max() <= 3
 
 
@@ -494,29 +499,29 @@ def test_a_picture_too_large_to_be_read(tmp_path, monkeypatch):
     for most in (2000, 1000):  # Pillow warns; Pillow refuses
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
         with pytest.raises(ValueError, match=r"large.png is too large to be read; give a picture of the"):
-            picture_recording(tmp_path / "large.png", made().events)
+            picture_frame(tmp_path / "large.png")
 
 
 def test_files_of_several_pictures(tmp_path):
     pages = [Image.fromarray(np.full((20, 24), 10 * k, np.uint8)) for k in range(3)]
     pages[0].save(tmp_path / "pages.tif", save_all=True, append_images=pages[1:])
     with pytest.raises(ValueError, match=r"pages.tif holds 3 pictures; give a file of one"):
-        picture_recording(tmp_path / "pages.tif", made().events)
+        picture_frame(tmp_path / "pages.tif")
     pages[1].save(tmp_path / "one.gif")
-    assert picture_recording(tmp_path / "one.gif", made().events).frames.images.shape[:3] == (1, 20, 24)
+    assert picture_frame(tmp_path / "one.gif").images.shape[:3] == (1, 20, 24)
 
 
 def test_no_picture(tmp_path):
     path = tmp_path / "blurry.png"
     with pytest.raises(FileNotFoundError):
-        picture_recording(path, made().events)
+        picture_frame(path)
     path.write_bytes(b"\x89PNG\r\n\x1a\n and no more")
     with pytest.raises(ValueError, match=r"is a folder; give a blurry picture"):
-        picture_recording(tmp_path, made().events)
+        picture_frame(tmp_path)
     with pytest.raises(ValueError, match=r"blurry.png is no picture"):
-        picture_recording(path, made().events)
+        picture_frame(path)
     with pytest.raises(ValueError, match="cannot be a frame: images are float64"):
-        picture_recording(np.zeros((20, 24)), made().events)
+        picture_frame(np.zeros((20, 24)))
 
 
 @real

@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ppln.datasets import ddd20, donkey, hqf
 from ppln.datasets.drives import Drive
-from ppln.datasets.folders import Done
+from ppln.datasets.folders import Done, OnDone, Preparation
 from ppln.datasets.prepare import prepare
 from ppln.datasets.source import SPLITS
 from ppln.datasets.windows import Split
@@ -24,27 +24,39 @@ def _cores() -> int:
 
 
 @dataclass(frozen=True)
-class HQF:
-    """Cut the 14 recordings of HQF, the High Quality Frames data set (Stoffregen et al. 2020), into windows
-    to train and evaluate deblurring on. A window is one sample: 14 sharp frames, the truth; their mean, the
-    blurry frame; and the events from the first to the last."""
-
-    SAID: ClassVar[Mapping[str, str]] = {
-        "repair": "repair a copy: ppln convert-recording RECORDING OUT.h5 --repair"
-    }
-
-    raw: Path
-    """The folder with HQF's ROS bags, NAME.bag, which you have to download yourself."""
-    out: Path = Path("data/hqf")
-    """The folder to write to. The same command goes on where an earlier one was interrupted."""
-    partial: bool = False
-    """Do without bags that are missing. Without it, they are an error."""
+class Making:
     workers: int = field(default_factory=_cores)
     """How many recordings to work on at a time, each in a process of its own."""
     verify: bool = False
     """In the end, read all files again and compare them with the recordings."""
     overwrite: bool = False
     """Make all files again, also those that are there already."""
+
+
+@dataclass(frozen=True)
+class HQF:
+    """Cut the 14 recordings of HQF, the High Quality Frames data set (Stoffregen et al. 2020), into windows
+    to train and evaluate deblurring on. A window is one sample: 14 sharp frames, the truth; their mean, the
+    blurry frame; and the events from the first to the last. `ppln evaluate NETWORK --data windows --folder
+    OUT` takes the folder, and so does `ppln train deblur`."""
+
+    SAID: ClassVar[Mapping[str, str]] = {
+        "repair": "repair a copy: ppln convert-recording RECORDING OUT.h5 --repair"
+    }
+
+    raw: Path
+    """The folder with HQF's recordings, NAME.bag. The package has no copy of them; download them from the
+    page of the data set."""
+    out: Path = Path("data/hqf")
+    """The folder to write to. The same command goes on where an earlier one was interrupted."""
+    partial: bool = False
+    """Do without bags that are missing. Without it, they are an error."""
+    making: Making = field(default_factory=Making)
+    """How files are made."""
+
+    def prepare(self, progress: OnDone) -> Preparation:
+        bags = hqf.find_bags(self.raw, partial=self.partial)
+        return prepare(bags, self.out, protocol="hqf", progress=progress, **asdict(self.making))
 
 
 @dataclass(frozen=True)
@@ -61,68 +73,104 @@ class Recordings:
     out: Path
     """The folder to write to. The same command goes on where an earlier one was interrupted."""
     use: Split = "test"
-    """What these recordings are for: training, validation or testing. time: for all three, the beginning of
-    each recording for training, its end for testing; each needs 5 windows."""
+    """What these recordings are for: training, validation or testing. time: for all three, each recording
+    split by time, its beginning for training, its end for testing; a recording must have 5 windows or
+    more."""
     frames_per_blur: int = FRAMES
-    """How many sharp frames a window has; networks are trained with 14."""
-    workers: int = field(default_factory=_cores)
-    """How many recordings to work on at a time, each in a process of its own."""
-    verify: bool = False
-    """In the end, read all files again and compare them with the recordings."""
-    overwrite: bool = False
-    """Make all files again, also those that are there already."""
+    """How many sharp frames a window has. The networks of the package were trained with 14."""
+    making: Making = field(default_factory=Making)
+    """How files are made."""
+
+    def prepare(self, progress: OnDone) -> Preparation:
+        own: Any = {"split": self.use, "frames_per_blur": self.frames_per_blur}
+        return prepare(self.raw, self.out, progress=progress, **own, **asdict(self.making))
 
 
 @dataclass(frozen=True)
 class DonkeyTubs:
-    """Cut Donkeycar tubs, video of a small car that a person steers, into windows to train and evaluate
-    steering on, with the events that a camera would have seen. `ppln train steering --data windows --folder
-    OUT` takes the folder. For example: ppln prepare donkey --raw tub -o data/tub"""
+    """Cut tubs into windows to train and evaluate steering on. A tub is what a Donkeycar, a model car that a
+    person steers, records: video, and where the wheel stood. Events are simulated from the video. A window is
+    one sample: ten frames in a row, the events before each, and the ten angles of the wheel, the truth. `ppln
+    train steering --data windows --folder OUT` takes the folder. For example: ppln prepare donkey --raw tub
+    -o data/tub"""
 
     raw: tuple[Path, ...]
-    """Tubs of Donkeycar's version 1 or 2, packed HDF5 files, or folders of them."""
+    """Tubs: folders as Donkeycar writes them, of version 1 or 2, or tubs packed in an HDF5 file (docs/data.md
+    tells how); or folders of such."""
     out: Path
     """The folder to write to. The same command goes on where an earlier one was interrupted."""
-    options: donkey.DonkeyOptions = field(default_factory=lambda: donkey.DonkeyOptions(workers=_cores()))
-    """How windows are made."""
+    step: int = donkey.STEP
+    """Begin a training window every so many frames. A window has 10 frames, so with less than 10, windows
+    share frames, and there are more of them. Windows for validation and testing never share any."""
+    shrink: int = 1
+    """Make pictures smaller by this factor: the mean of so many by so many pixels becomes one. The events are
+    those of a camera that sees the small picture."""
+    seed: int = 0
+    """Seed of the simulated camera: another number, other noise in the events."""
+    making: Making = field(default_factory=Making)
+    """How files are made."""
+
+    def prepare(self, progress: OnDone) -> Preparation:
+        own: Any = {"step": self.step, "shrink": self.shrink, "seed": self.seed, **asdict(self.making)}
+        return donkey.prepare(self.raw, self.out, progress=progress, **own)
 
 
 @dataclass(frozen=True)
 class DDD20Recordings:
-    """Cut 30 recordings of DDD20 (Hu et al. 2020), drives behind a windscreen with angles of the wheel, into
-    windows to train and evaluate steering on. `ppln train steering --data windows --folder OUT` takes the
-    folder."""
+    """Cut the 30 recordings of DDD20 that the paper uses into windows to train and evaluate steering on.
+    DDD20 (Hu et al. 2020) was recorded by an event camera behind the windscreen of a car. A window is one
+    sample: ten frames, the events before each, and the ten angles of the steering wheel, the truth. `ppln
+    train steering --data windows --folder OUT` takes the folder. For example: ppln prepare ddd20 --raw
+    ddd20"""
 
     raw: Path
-    """The folder with DDD20's recordings, exported (rec*_export.hdf5) or raw (rec*.hdf5), in it or in folders
-    in it, which you have to download yourself."""
+    """The folder with DDD20's recordings, also in folders in it: as recorded (rec*.hdf5), or as the data
+    set's own tools export them, every 50 ms (rec*_export.hdf5). The package has no copy of them; download
+    them from the page of the data set."""
     out: Path = Path("data/ddd20")
     """The folder to write to. The same command goes on where an earlier one was interrupted."""
-    options: ddd20.Ddd20Options = field(default_factory=lambda: ddd20.Ddd20Options(workers=_cores()))
-    """How windows are made."""
+    partial: bool = False
+    """Do without recordings that are missing. Without it, they are an error."""
+    released_protocol: bool = False
+    """Choose moments and split them into training and testing as the paper's released code does, faults
+    included, to compare with it; docs/data.md lists the faults. Without it, as the paper describes."""
+    seed: int = 0
+    """Cars mostly go straight ahead: 70 % of such moments are left out of training. Seed of which ones."""
+    making: Making = field(default_factory=Making)
+    """How files are made."""
+
+    def prepare(self, progress: OnDone) -> Preparation:
+        own: Any = {"released_protocol": self.released_protocol, "seed": self.seed, **asdict(self.making)}
+        return ddd20.prepare(self.raw, self.out, partial=self.partial, progress=progress, **own)
 
 
-Wanted = HQF | Recordings | DDD20Recordings | DonkeyTubs
-KINDS: dict[str, type[Wanted]] = {
-    "hqf": HQF,
+WantedFolder = HQF | Recordings | DDD20Recordings | DonkeyTubs
+KINDS: dict[str, type[WantedFolder]] = {
     "recordings": Recordings,
-    "ddd20": DDD20Recordings,
+    "hqf": HQF,
     "donkey": DonkeyTubs,
+    "ddd20": DDD20Recordings,
 }
 
+_USAGE = """usage: ppln prepare KIND [OPTIONS]
 
-def parse(words: Sequence[str]) -> tuple[Command, Wanted]:
+Cut recordings into windows, which are samples to train and evaluate on. The kinds: recordings, your
+own, for deblurring; hqf, a data set for deblurring; donkey, drives of a model car, for steering; and
+ddd20, a data set for steering. Each has its own options:"""
+
+
+def asked_for(words: Sequence[str]) -> tuple[Command, WantedFolder]:
     """What `ppln prepare` is asked for by these words. `--help` among them raises Help."""
     what, *rest = words or ["--help"]
     asked = {name: command(kind, f"ppln prepare {name}", positional=False) for name, kind in KINDS.items()}
     if what in HELP:
-        raise Help("\n\n".join(of.help() for of in asked.values()))
+        raise Help("\n\n".join([_USAGE, *(of.help() for of in asked.values())]))
     if what not in asked:
         raise ValueError(f"there is nothing to prepare called {what!r}; there are: {', '.join(asked)}")
     return asked[what], asked[what].call(asked[what].given(rest))
 
 
-def run(how: Wanted, screen: Screen) -> str:
+def run(how: WantedFolder, screen: Screen) -> str:
     def report(done: Done, number: int, total: int) -> None:
         entry, made = done.entry, "made" if done.made else "there already"
         counts = f"{entry.rows:,} rows" if isinstance(entry, Drive) else f"{entry.events:,} events"
@@ -131,26 +179,14 @@ def run(how: Wanted, screen: Screen) -> str:
         screen.progress("recordings", number, total)
 
     screen.progress("recordings", 0, None)
-    verified = how.verify if isinstance(how, HQF | Recordings) else how.options.verify
-    if isinstance(how, DonkeyTubs):
-        summary = donkey.prepare(how.raw, how.out, how.options, progress=report)
-    elif isinstance(how, DDD20Recordings):
-        summary = ddd20.prepare(how.raw, how.out, how.options, progress=report)
-    else:
-        own: dict[str, Any] = {"workers": how.workers, "verify": how.verify, "overwrite": how.overwrite}
-        raw: Any = how.raw
-        if isinstance(how, HQF):
-            raw, own["protocol"] = hqf.find_bags(how.raw, partial=how.partial), "hqf"
-        else:
-            own |= {"split": how.use, "frames_per_blur": how.frames_per_blur}
-        summary = prepare(raw, how.out, progress=report, **own)
+    summary = how.prepare(report)
     manifest = summary.manifest
     number = len(manifest.recordings)
     windows = [(of, sum(len(manifest.part(n, of)) for n in manifest.recordings)) for of in SPLITS]
     counts = ", ".join(f"{of} {n:,}" for of, n in windows)
     lines = [f"not a recording: {printable(str(path))}" for path in summary.ignored]
     lines.append(f"wrote {how.out}: {number} recording{'s' * (number != 1)}; windows: {counts}")
-    if verified:
+    if how.making.verify:
         lines.append("verified: every array equals what the sources give")
     missing: list[str] = []
     if isinstance(how, HQF):

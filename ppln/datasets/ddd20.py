@@ -1,6 +1,6 @@
 """DDD20 (Hu et al. 2020): drives behind a windscreen, into windows for steering.
 
-    prepare("raw/ddd20", "data/ddd20", Ddd20Options(workers=8))
+    prepare("raw/ddd20", "data/ddd20", workers=8)
 
 The 30 recordings that the paper uses, exported (rec<id>_export.hdf5, a row for every 50 ms) or raw
 (rec<id>.hdf5, which ppln.datasets.ddd20_rows bins in the same way). Of each, as NIGHT and DAY say, rows at
@@ -24,14 +24,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppln.datasets import ddd20_rows
 from ppln.datasets.drives import Block, DriveFolder, DriveManifest
-from ppln.datasets.folders import OnDone, Preparation, by_name, make
+from ppln.datasets.folders import How, Preparation, make
+from ppln.datasets.raw import by_name, check_complete, find_folder
 from ppln.datasets.source import SPLITS
 from ppln.events.events import whole
 from ppln.events.io import RecordingError
@@ -83,24 +84,6 @@ STRAIGHT_DEG = 5
 PRUNED = 70  # percent
 
 
-@dataclass(frozen=True)
-class Ddd20Options:
-    """How recordings are made into windows."""
-
-    partial: bool = False
-    """Do without recordings that are missing. Without it, they are an error."""
-    released_protocol: bool = False
-    """Split and prune as the authors' released code does, faults included."""
-    seed: int = 0
-    """Seed of which rows straight ahead are left out."""
-    workers: int = 1
-    """How many recordings to work on at a time, each in a process of its own."""
-    verify: bool = False
-    """In the end, read all files again and compare them with the recordings."""
-    overwrite: bool = False
-    """Make all files again, also those that are there already."""
-
-
 class Selection(NamedTuple):
     """Which rows of a recording are used, in order of time."""
 
@@ -112,25 +95,25 @@ class Selection(NamedTuple):
 def prepare(
     raw: Path | str,
     out: Path | str,
-    options: Ddd20Options = Ddd20Options(),
-    progress: OnDone | None = None,
+    *,
+    partial: bool = False,
+    released_protocol: bool = False,
+    seed: int = 0,
+    **how: Unpack[How],
 ) -> Preparation:
     """Make the windows of the recordings in the folder `raw`, or in folders in it, and a manifest, in the
-    folder `out`; how, see ppln.datasets.folders.make."""
-    whole("seed", options.seed, least=0)
-    sources, ignored = find_recordings(raw, partial=options.partial)
-    protocol = "ddd20-released" if options.released_protocol else "ddd20"
+    folder `out`.
+
+    partial             do without recordings that are missing
+    released_protocol   as `released` above
+    seed                of which rows straight ahead are left out
+    how                 see ppln.datasets.folders.make
+    """
+    whole("seed", seed, least=0)
+    sources, ignored = find_recordings(raw, partial=partial)
+    protocol = "ddd20-released" if released_protocol else "ddd20"
     named = {f"rec{_number(source)}": source for source in by_name(sources).values()}
-    return make(
-        Ddd20(protocol, options.seed, ROWS),
-        named,
-        Path(out),
-        workers=options.workers,
-        verify=options.verify,
-        overwrite=options.overwrite,
-        progress=progress,
-        ignored=ignored,
-    )
+    return make(Ddd20(protocol, seed, ROWS), named, Path(out), ignored, **how)
 
 
 @dataclass(frozen=True)
@@ -219,9 +202,7 @@ def find_recordings(raw: Path | str, *, partial: bool = False) -> tuple[list[Pat
 
     A missing one is an error that names it; with partial, as long as there is one at all, it is none.
     """
-    raw = Path(raw)
-    if not raw.is_dir():
-        raise FileNotFoundError(f"there is no folder {raw}; give the one that holds DDD20's recordings")
+    raw = find_folder(raw, "DDD20's recordings")
     found: dict[int, Path] = {}
     ignored: list[Path] = []
     for file in sorted(raw.rglob("rec*")):
@@ -235,16 +216,8 @@ def find_recordings(raw: Path | str, *, partial: bool = False) -> tuple[list[Pat
             raise ValueError(f"raw: {found[number]} and {file} are one recording; keep one in {raw}")
         found[number] = file
     missing = [f"rec{number}" for number in RECORDINGS if number not in found]
-    if not found:
-        raise FileNotFoundError(
-            f"{raw} holds none of DDD20's recordings, such as {missing[0]}_export.hdf5 or {missing[0]}.hdf5; "
-            "download them there"
-        )
-    if missing and not partial:
-        raise FileNotFoundError(
-            f"{raw} lacks {len(missing)} of DDD20's {len(RECORDINGS)} recordings: {', '.join(missing)}; "
-            "download them there, or give partial=True to do without"
-        )
+    example = f"rec{next(iter(RECORDINGS))}_export.hdf5 or rec{next(iter(RECORDINGS))}.hdf5"
+    check_complete(raw, "DDD20", "recordings", len(found), missing, example, partial)
     return list(found.values()), ignored
 
 

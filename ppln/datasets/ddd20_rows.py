@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.datasets.drives import signed_counts
+from ppln.datasets.drives import in_blocks, signed_counts
 from ppln.events.events import Events, Sensor, concatenate
 from ppln.events.io import RecordingError, detect, iter_packets
 from ppln.events.io.ddd20 import SENSOR
@@ -23,7 +23,6 @@ from ppln.events.io.hdf5 import check_length, dataset, datasets, look, opened
 from ppln.events.recording import Frames
 
 SIZE = Sensor(128, 172)  # of what is made of a picture
-BLOCK = 64  # rows
 PICTURES = "aps_frame", "dvs_frame"
 SIGNALS = "steering_wheel_angle", "vehicle_speed"
 LATE_US = 200_000  # how much later than events a frame may lie in a file
@@ -85,14 +84,7 @@ def iter_pictures(
     """Frames and event frames [K, *SIZE] of these rows, which are in order; of none, a block of none."""
     is_raw = detect(path) == "ddd20"
     found = _from_raw(path, labels.t_us[rows]) if is_raw else _from_export(path, rows)
-    waiting: list[tuple[NDArray, NDArray]] = []
-    for pair in found:
-        waiting.append(pair)
-        if len(waiting) == BLOCK:
-            yield _small(waiting)
-            waiting = []
-    if waiting:
-        yield _small(waiting)
+    yield from map(_small, in_blocks(found))
     if not len(rows):
         yield np.zeros((0, *SIZE), np.uint8), np.zeros((0, *SIZE), np.int16)
 
@@ -146,26 +138,27 @@ def _small(pairs: list[tuple[NDArray, NDArray]]) -> tuple[NDArray[np.uint8], NDA
     return scaled_frames(frames), added_counts(counts)
 
 
-def scaled_frames(frames: NDArray) -> NDArray[np.uint8]:
-    """[K, H, W] -> [K, *SIZE], each from its darkest pixel, 0, to its brightest, 255."""
+def scaled_frames(frames: NDArray, size: Sensor = SIZE) -> NDArray[np.uint8]:
+    """[K, H, W] -> [K, *size], each from its darkest pixel, 0, to its brightest, 255."""
     light = frames.astype(np.float64)
     low, high = light.min((1, 2), keepdims=True), light.max((1, 2), keepdims=True)
     light = (light - low) / np.maximum(high - low, 1e-6)
     height, width = frames.shape[1:]
-    mean = _added(light) * (SIZE.height * SIZE.width) / (height * width)
+    mean = added(light, size) * (size.height * size.width) / (height * width)
     return np.rint(mean * 255).astype(np.uint8)
 
 
-def added_counts(counts: NDArray) -> NDArray[np.int16]:
-    """[K, H, W] -> [K, *SIZE]: what falls onto a larger pixel is added up, and rounded."""
+def added_counts(counts: NDArray, size: Sensor = SIZE) -> NDArray[np.int16]:
+    """[K, H, W] -> [K, *size]: what falls onto a larger pixel is added up, and rounded."""
     limit = np.iinfo(np.int16)
-    return np.rint(_added(counts.astype(np.float64))).clip(limit.min, limit.max).astype(np.int16)
+    return np.rint(added(counts, size)).clip(limit.min, limit.max).astype(np.int16)
 
 
-def _added(pictures: NDArray[np.float64]) -> NDArray[np.float64]:
+def added(pictures: NDArray, size: Sensor) -> NDArray[np.float64]:
     """Sums over the area of each new pixel: of an old one on its edge, the share that lies within."""
     height, width = pictures.shape[1:]
-    return _shares(height, SIZE.height) @ pictures @ _shares(width, SIZE.width).T
+    rows, columns = _shares(height, size.height), _shares(width, size.width)
+    return rows @ pictures.astype(np.float64) @ columns.T
 
 
 def _shares(before: int, after: int) -> NDArray[np.float64]:

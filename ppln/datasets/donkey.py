@@ -1,6 +1,6 @@
 """Donkeycar tubs: video of a small car that a person steers, into windows for steering.
 
-    prepare("tub", "data/tub", DonkeyOptions(workers=2))
+    prepare("tub", "data/tub", workers=2)
 
 Three layouts are read:
 
@@ -15,9 +15,9 @@ more than a second is missing, where time goes back, and at a new session: what 
 its frames, the first has no events before it; the others are the rows. The first 60 % of them are for
 training, the next 10 % for validation, the last 30 % for testing; ten rows are left out between two of these.
 
-Frames are kept in their own size, as recorded, in grey. Events are those that a camera would have seen
-between two frames (ppln.events.simulate). The wheel of a tub is -1 (left) to 1 (right); it becomes -30 to 30
-degrees with left positive, as in `driving`. The speed is not known.
+Frames are kept in grey, in their own size unless they are to be made smaller. Events are those that a camera
+would have seen between two frames (ppln.events.simulate). The wheel of a tub is -1 (left) to 1 (right); it
+becomes -30 to 30 degrees with left positive, as in `driving`. The speed is not known.
 """
 
 import re
@@ -26,18 +26,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.datasets.drives import Block, DriveFolder, DriveRow, gathered, signed_counts
-from ppln.datasets.folders import OnDone, Preparation, by_name, make
+from ppln.datasets.drives import Block, DriveFolder, in_blocks
+from ppln.datasets.folders import How, Preparation, make
+from ppln.datasets.raw import by_name, find_sources
 from ppln.datasets.source import SPLITS
 from ppln.events.events import whole
-from ppln.events.io import RecordingError
+from ppln.events.io import RecordingError, regular
 from ppln.events.io.hdf5 import SIGNATURE, check_length, dataset, find, holds, look, opened
-from ppln.events.simulate import simulate_video
+from ppln.events.simulate import simulate_counts
 from ppln.events.video import grey, intensities
 from ppln.forms import parse_json
 from ppln.image_files import read_picture
@@ -46,26 +47,16 @@ from ppln.protocols import ROWS
 DEGREES = -30  # of the wheel, for 1 in a tub
 PERIOD_US = 50_000  # from record to record, where nothing tells: Donkeycar's 20 Hz
 GAP_US = 1_000_000
+STEP = 2  # rows from a training window to the next: they overlap
+MOST_TEXT = 1 << 26  # bytes of a catalog; Donkeycar begins another after 1000 records
+MOST_PIXELS = 1 << 22  # of a picture: more than any Donkeycar's camera has
 TRAIN, VAL = 60, 10  # percent of a stretch; what is left is for testing
 PACKED = ("angle", "jpeg", "jpeg_offset", "timestamp_ms")
+TUB = (
+    "a tub is a folder with record_0.json or with manifest.json and catalogs, or an HDF5 file with "
+    + ", ".join(PACKED)
+)
 RECORD = {"user/angle": int | float, "cam/image_array": str, "user/mode?": str | None}
-
-
-@dataclass(frozen=True)
-class DonkeyOptions:
-    """How tubs are made into windows."""
-
-    step: int = 2
-    """Frames from the beginning of a training window to that of the next: with fewer than 10, they overlap.
-    Windows of validation and testing never do."""
-    seed: int = 0
-    """Seed of the simulated camera: another number, other noise in the events."""
-    workers: int = 1
-    """How many tubs to work on at a time, each in a process of its own."""
-    verify: bool = False
-    """In the end, read all files again and compare them with the tubs."""
-    overwrite: bool = False
-    """Make all files again, also those that are there already."""
 
 
 class Tub(NamedTuple):
@@ -80,30 +71,35 @@ class Tub(NamedTuple):
 def prepare(
     raw: Path | str | Sequence[Path],
     out: Path | str,
-    options: DonkeyOptions = DonkeyOptions(),
-    progress: OnDone | None = None,
+    *,
+    step: int = STEP,
+    shrink: int = 1,
+    seed: int = 0,
+    **how: Unpack[How],
 ) -> Preparation:
-    """Make the windows of tubs, and a manifest, in the folder `out`; how, see ppln.datasets.folders.make.
+    """Make the windows of tubs, and a manifest, in the folder `out`.
 
     raw     a tub, a folder of tubs, or a list of such
+    step    rows from the beginning of a training window to that of the next
+    shrink  how many pixels a side become one
+    seed    of the simulated camera
+    how     see ppln.datasets.folders.make
     """
-    whole("step", options.step, least=1)
-    whole("seed", options.seed, least=0)
-    sources, ignored = _sources([raw] if isinstance(raw, str | Path) else raw)
-    return make(
-        Donkey("donkey", options.seed, options.step),
-        by_name(sources),
-        Path(out),
-        workers=options.workers,
-        verify=options.verify,
-        overwrite=options.overwrite,
-        progress=progress,
-        ignored=ignored,
-    )
+    whole("step", step, least=1)
+    whole("shrink", shrink, least=1)
+    whole("seed", seed, least=0)
+    protocol = "donkey" if shrink == 1 else f"donkey, shrunk by {shrink}"
+    sources, ignored = find_sources(raw, lambda path: _layout(path) is not None, "tub", f"; {TUB}")
+    for path in sources:
+        if not _layout(path):
+            raise ValueError(f"{path} is no tub; {TUB}")
+    return make(Donkey(protocol, seed, step, shrink), by_name(sources), Path(out), ignored, **how)
 
 
 @dataclass(frozen=True)
 class Donkey(DriveFolder):
+    shrink: int = 1
+
     @property
     def told(self) -> dict[str, int | str]:
         return {**super().told, "degrees": DEGREES}
@@ -117,9 +113,10 @@ class Donkey(DriveFolder):
                     "tub with a longer drive"
                 )
             for number, stretch in enumerate(found):
-                yield from gathered(self._rows(source, tub, stretch, number))
+                for rows in in_blocks(self._rows(source, tub, stretch, number)):
+                    yield {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
-    def _rows(self, source: Path, tub: Tub, stretch: range, number: int) -> Iterator[DriveRow]:
+    def _rows(self, source: Path, tub: Tub, stretch: range, number: int) -> Iterator[dict[str, Any]]:
         parts = {row: k for k, rows in enumerate(split(len(stretch) - 1)) for row in rows}
         image: NDArray = np.zeros((0, 0), np.uint8)
 
@@ -127,27 +124,37 @@ class Donkey(DriveFolder):
             nonlocal image
             for index in stretch:
                 name, before = tub.picture(index)[0], image.shape
-                image = _read(source, *tub.picture(index))
+                image = shrunk(_read(source, *tub.picture(index)), self.shrink)
                 if index != stretch[0] and image.shape != before:
                     raise RecordingError(
                         f"{source}: {name} has {image.shape} pixels, the one before {before}"
                     )
                 yield int(tub.t_us[index] - tub.t_us[stretch[0]]), intensities(image.dtype)[image]
 
-        # A packet comes when the frame at its end, the present one, has been seen.
-        for row, (index, events) in enumerate(
-            zip(stretch[1:], simulate_video(seen(), seed=self.seed + number), strict=False)
-        ):
+        # Counts come when the frame at their end, the present one, has been seen.
+        counted = simulate_counts(seen(), seed=self.seed + number)
+        for row, (index, (positive, negative)) in enumerate(zip(stretch[1:], counted, strict=True)):
             if row in parts:
                 yield {
                     "aps": image,
-                    "dvs": signed_counts(events),
+                    "dvs": (positive - negative).numpy().astype(np.int16),
                     "angle_deg": np.float32(DEGREES * tub.wheel[index]),
                     "speed_kmh": np.float32(np.nan),
                     "t_us": tub.t_us[index],
                     "run": np.int32(len(SPLITS) * number + parts[row]),
                     "split": np.uint8(parts[row]),
                 }
+
+
+def shrunk(image: NDArray[np.uint8], factor: int) -> NDArray[np.uint8]:
+    """Means of factor x factor pixels. Rows and columns at the end that make no whole square are left out."""
+    if factor == 1:
+        return image
+    height, width = (size // factor for size in image.shape)
+    if not height or not width:
+        raise RecordingError(f"shrink is {factor}, but a picture has {image.shape} pixels; give less")
+    squares = image[: height * factor, : width * factor].reshape(height, factor, width, factor)
+    return squares.mean((1, 3)).round().astype(np.uint8)
 
 
 def split(rows: int) -> tuple[range, range, range]:
@@ -164,35 +171,13 @@ def stretches(tub: Tub) -> list[range]:
     return [stretch for stretch in found if len(stretch) > ROWS]
 
 
-def _sources(raw: Sequence[Path | str]) -> tuple[list[Path], list[Path]]:
-    """Tubs, and what is in a folder with them and is none."""
-    found: list[Path] = []
-    ignored: list[Path] = []
-    for path in map(Path, raw):
-        if not path.exists():
-            raise FileNotFoundError(f"there is no tub {path}")
-        if _layout(path):
-            found.append(path)
-            continue
-        inside = sorted(path.iterdir()) if path.is_dir() else []
-        tubs = [one for one in inside if _layout(one)]
-        if not tubs:
-            raise ValueError(
-                f"{path} is no tub, nor a folder of tubs; a tub is a folder with record_0.json or with "
-                "manifest.json and catalogs, or an HDF5 file with " + ", ".join(PACKED)
-            )
-        found += tubs
-        ignored += [one for one in inside if one not in tubs and not one.name.startswith(".")]
-    if not found:
-        raise ValueError("raw is empty; give one tub or more")
-    return found, ignored
-
-
 def _layout(path: Path) -> str | None:
     if path.is_dir():
         if (path / "manifest.json").is_file() and any(path.glob("*.catalog")):
             return "v2"
         return "v1" if any(path.glob("record_*.json")) else None
+    if not path.is_file():  # a pipe, which might be waited for
+        return None
     try:
         with path.open("rb") as file:
             head = file.read(len(SIGNATURE))
@@ -252,11 +237,11 @@ def _records(path: Path, layout: str) -> tuple[list[dict[str, Any]], list[int], 
     if layout == "v1":
         for file in path.glob("record_*.json"):
             if match := re.fullmatch(r"record_(\d+)\.json", file.name):
-                lines.append((int(match[1]), file.name, file.read_text(errors="replace")))
+                lines.append((int(match[1]), file.name, _text(file)))
     else:
         deleted, catalogs = _catalogs(path)
         for name in catalogs:
-            for k, line in enumerate((path / name).read_text(errors="replace").splitlines(), start=1):
+            for k, line in enumerate(_text(path / name).splitlines(), start=1):
                 where = f"{name}, line {k}"
                 number = int(_parsed(path, where, line, {"_index": int})["_index"])
                 if number not in deleted:
@@ -276,12 +261,19 @@ def _records(path: Path, layout: str) -> tuple[list[dict[str, Any]], list[int], 
 def _catalogs(path: Path) -> tuple[set[int], list[str]]:
     """What manifest.json says last: numbers of deleted records, and names of catalogs."""
     form = {"paths": [str], "deleted_indexes?": [int]}
-    last = (path / "manifest.json").read_text(errors="replace").strip().rpartition("\n")[2]
+    last = _text(path / "manifest.json").strip().rpartition("\n")[2]
     told = _parsed(path, "manifest.json", last, form)
     for name in told["paths"]:
         if Path(name).name != name or not (path / name).is_file():
             raise RecordingError(f"{path} lacks {name}, which its manifest.json names; is the tub whole?")
     return set(told.get("deleted_indexes", ())), told["paths"]
+
+
+def _text(path: Path) -> str:
+    size = regular(path).stat().st_size
+    if size > MOST_TEXT:
+        raise RecordingError(f"{path} has {size:,} bytes, and files of records {MOST_TEXT:,} at most")
+    return path.read_text(errors="replace")
 
 
 def _parsed(path: Path, where: str, text: str, form: Any) -> Any:
@@ -312,6 +304,8 @@ def _listed(folder: Path, records: list[dict[str, Any]], numbers: list[int], tim
 
 
 def _read(source: Path, name: str, content: Path | bytes) -> NDArray[np.uint8]:
+    if isinstance(content, Path):
+        regular(content)
     try:
         image = grey(Path(name), read_picture(content, "reading pictures", "pillow"))
     except FileNotFoundError:
@@ -320,4 +314,8 @@ def _read(source: Path, name: str, content: Path | bytes) -> NDArray[np.uint8]:
         raise RecordingError(f"{source}: {name} is no picture that can be read: {error}") from error
     if image.dtype != np.uint8:
         raise RecordingError(f"{source}: {name} is of {image.dtype}; give pictures of 8 bits")
+    if image.size > MOST_PIXELS:
+        raise RecordingError(
+            f"{source}: {name} has {image.shape} pixels, and {MOST_PIXELS:,} at most can be used"
+        )
     return image

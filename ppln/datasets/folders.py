@@ -20,17 +20,17 @@ from dataclasses import dataclass, replace
 from glob import escape
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ppln.datasets.prepared import MANIFEST, FolderManifest
 from ppln.events.events import whole
-from ppln.events.io import RecordingError, regular
+from ppln.events.io import RecordingError
 from ppln.events.io.hdf5 import attribute, created, dataset, opened
-from ppln.files import alone, make_folder, put_in_place, refuse_inputs, write_whole
+from ppln.files import alone, make_folder, put_in_place, refuse_inputs, sha256, write_whole
 
-MANIFEST = "manifest.json"
 COMPRESSION = 4  # of gzip
 STORED = {"compression": "gzip", "compression_opts": COMPRESSION, "shuffle": True, "fletcher32": True}
 NARROW = {"uint16": np.dtype("uint8"), "int16": np.dtype("int8")}
@@ -49,8 +49,6 @@ class Origin(NamedTuple):
 class FolderMaker(ABC):
     """What is made of a recording. A worker is sent it: it is a dataclass of plain values."""
 
-    format: ClassVar[str]
-    version: ClassVar[int]
     arrays: ClassVar[tuple[str, ...]]  # of a file; the first holds pictures
     counts: ClassVar[str]  # the one of event counts: stored in 8 bits where all of them fit
     item: ClassVar[str]  # what a row of the arrays is
@@ -64,14 +62,33 @@ class FolderMaker(ABC):
     def told(self) -> Mapping[str, int | str]:
         """Attributes of a file: what it must agree in with others of its folder."""
 
+    @property
+    def marks(self) -> Mapping[str, int | str]:
+        """Attributes of a file: its format, and what it is told."""
+        manifest = self.empty()
+        return {"format": manifest.FORMAT, "version": manifest.VERSION, **self.told}
+
     @abstractmethod
     def entry(self, name: str, file: Any, origin: Origin) -> Any:
         """What a manifest says of a file: a dataclass with `height`, `width` and `sha256`."""
 
     @abstractmethod
+    def empty(self) -> FolderManifest:
+        """The manifest of a folder without recordings."""
+
     def manifest(self, out: Path) -> Any:
-        """That of the folder, without recordings whose files are gone, or an empty one: a dataclass with
-        `recordings`, the entries by name, and `text()`."""
+        """That of the folder, without recordings whose files are gone, or an empty one."""
+        wanted: Any = self.empty()  # a dataclass, too
+        if not (out / MANIFEST).exists():
+            return wanted
+        there = wanted.read(out)
+        present = {name: e for name, e in there.recordings.items() if (out / f"{name}.h5").exists()}
+        if present and replace(there, recordings={}) != wanted:
+            raise ValueError(
+                f"{out} holds windows of the protocol {there.about}, not of {wanted.about}; give another "
+                "folder"
+            )
+        return replace(wanted, recordings=present)
 
     def sums(self, block: Mapping[str, NDArray]) -> Mapping[str, int]:
         """Attributes of a file that add up over its blocks."""
@@ -94,6 +111,15 @@ class Done(NamedTuple):
 OnDone = Callable[[Done, int, int], None]  # how many are done, of how many
 
 
+class How(TypedDict, total=False):
+    """Options of `make`, for those who hand them on."""
+
+    workers: int
+    verify: bool
+    overwrite: bool
+    progress: OnDone | None
+
+
 @dataclass(frozen=True)
 class Preparation:
     manifest: Any
@@ -106,7 +132,7 @@ class Preparation:
 
 @dataclass(frozen=True)
 class _Job:
-    recipe: FolderMaker
+    maker: FolderMaker
     source: Path
     target: Path
     sha256: str | None  # of the target, as the manifest says
@@ -116,15 +142,15 @@ class _Job:
 
 
 def make(
-    recipe: FolderMaker,
+    maker: FolderMaker,
     named: Mapping[str, Path],
     out: Path,
+    ignored: Sequence[Path] = (),
     *,
     workers: int = 1,
     verify: bool = False,
     overwrite: bool = False,
     progress: OnDone | None = None,
-    ignored: Sequence[Path] = (),
 ) -> Preparation:
     """Make NAME.h5 of each of the named sources, and a manifest, in the folder `out`.
 
@@ -132,8 +158,8 @@ def make(
                 `if __name__ == "__main__":`
     verify      also read every file again, and compare it with what its source gives now; a file that is
                 there and that no manifest lists is compared in any case
-    overwrite   make all again; otherwise a file of the same source and recipe is kept, and one of another is
-                an error
+    overwrite   make all again; otherwise a file of the same source, made in the same way, is kept, and any
+                other is an error
     progress    called after each recording
 
     Where a recording fails, the others are still made; then the error is raised.
@@ -143,7 +169,7 @@ def make(
         refuse_inputs(out / f"{name}.h5", named.values())
     make_folder(out)
     with alone(out):
-        manifest = recipe.manifest(out)
+        manifest = maker.manifest(out)
         for name in (MANIFEST, *(f"{name}.h5" for name in named)):
             for rest in out.glob(f".{escape(name)}.*.part"):  # of a run that was killed
                 rest.unlink()
@@ -159,10 +185,10 @@ def make(
         for name, source in named.items():
             known, target = manifest.recordings.get(name), out / f"{name}.h5"
             if known is not None and not overwrite:
-                recipe.check_kept(name, known)
-            sha256 = None if known is None else known.sha256
+                maker.check_kept(name, known)
+            listed = None if known is None else known.sha256
             others = {other: size for other, size in sizes.items() if other != name}
-            jobs.append(_Job(recipe, source, target, sha256, verify, overwrite, others))
+            jobs.append(_Job(maker, source, target, listed, verify, overwrite, others))
         made: list[str] = []
         kept: list[str] = []
         failed: list[Exception] = []
@@ -173,7 +199,7 @@ def make(
             size = done.entry.height, done.entry.width
             if done.made and (fault := _fault_of_size(named[done.name], size, sizes)):
                 (out / f"{done.name}.h5").unlink()  # of another size than one that was made meanwhile
-                manifest = recipe.manifest(out)
+                manifest = maker.manifest(out)
                 _save(manifest, out)
                 failed.append(ValueError(fault))
                 continue
@@ -189,23 +215,6 @@ def make(
     if failed:
         raise ValueError(f"{len(failed)} of {len(jobs)} recordings failed: {'; '.join(map(str, failed))}")
     return Preparation(manifest, tuple(sorted(made)), tuple(sorted(kept)), tuple(ignored))
-
-
-def by_name(sources: Sequence[Path]) -> dict[str, Path]:
-    """Recordings by name, the largest first: then several workers end at about the same time."""
-    named: dict[str, Path] = {}
-    for source in sources:
-        if not source.exists():
-            raise FileNotFoundError(f"there is no recording {source}")
-        if not source.is_dir():
-            regular(source)
-        name = source.name if source.is_dir() else source.stem
-        if name in named:
-            if source.resolve() == named[name].resolve():
-                raise ValueError(f"raw: {source} is given twice")
-            raise ValueError(f"raw: {named[name]} and {source} would both become {name}.h5; rename one")
-        named[name] = source
-    return dict(sorted(named.items(), key=lambda item: -item[1].stat().st_size))
 
 
 def _fault_of_size(source: Path, size: tuple[int, int], others: Mapping[str, tuple[int, int]]) -> str | None:
@@ -263,11 +272,11 @@ def _do(job: _Job) -> Done | Exception:
     """Make a recording's file or find it made; an error of the recording is given back."""
     start = time.perf_counter()
     try:
-        size, sha256 = _fingerprint(job.source)
+        size, digest = _fingerprint(job.source)
         made = job.overwrite or not job.target.exists()
         if made:
-            _write(job, {"source": job.source.name, "source_bytes": size, "source_sha256": sha256})
-        entry, faults = _look(job, sha256, made)
+            _write(job, {"source": job.source.name, "source_bytes": size, "source_sha256": digest})
+        entry, faults = _look(job, digest, made)
         if job.verify or not (made or job.sha256):  # of a file that no manifest lists, nothing is known
             faults += _differences(job)
         if faults or entry is None:
@@ -283,13 +292,12 @@ def _do(job: _Job) -> Done | Exception:
 def _fingerprint(source: Path) -> tuple[int, str]:
     """Bytes and SHA-256 of a file; of a folder, of its files' names and digests."""
     if not source.is_dir():
-        with source.open("rb") as content:
-            return source.stat().st_size, hashlib.file_digest(content, "sha256").hexdigest()
+        return source.stat().st_size, sha256(source)
     size, digest = 0, hashlib.sha256()
     for file in sorted(file for file in source.rglob("*") if file.is_file()):
-        one, sha256 = _fingerprint(file)
+        one, content = _fingerprint(file)
         size += one
-        digest.update(f"{file.relative_to(source).as_posix()}\0{sha256}\n".encode())
+        digest.update(f"{file.relative_to(source).as_posix()}\0{content}\n".encode())
     return size, digest.hexdigest()
 
 
@@ -302,20 +310,20 @@ def _write(job: _Job, origin: dict[str, Any]) -> None:
 
 def _fill(path: Path, job: _Job, origin: dict[str, Any], *, narrow: bool) -> bool:
     """Write all rows; False: a count of events does not fit the narrow type."""
-    recipe = job.recipe
+    maker = job.maker
     done = 0
     added: Counter[str] = Counter()
     with created(path) as (file, check):
-        for block in recipe.blocks(job.source):
-            if fault := _fault_of_size(job.source, block[recipe.arrays[0]].shape[-2:], job.sizes):
+        for block in maker.blocks(job.source):
+            if fault := _fault_of_size(job.source, block[maker.arrays[0]].shape[-2:], job.sizes):
                 raise ValueError(fault)
-            counts = block[recipe.counts]
-            added.update(recipe.sums(block))
+            counts = block[maker.counts]
+            added.update(maker.sums(block))
             if narrow:
                 small = counts.astype(NARROW[counts.dtype.name])
                 if not np.array_equal(small, counts):
                     return False
-                block = {**block, recipe.counts: small}
+                block = {**block, maker.counts: small}
             for name, array in block.items():
                 if name not in file:
                     shape = {"shape": (0, *array.shape[1:]), "maxshape": (None, *array.shape[1:])}
@@ -326,7 +334,7 @@ def _fill(path: Path, job: _Job, origin: dict[str, Any], *, narrow: bool) -> boo
             done += len(counts)
             check()
         # Text of fixed length lies in the header of its object, under its checksum.
-        about = {"format": recipe.format, "version": recipe.version, **recipe.told, **added}
+        about = {**maker.marks, **added}
         for key, value in (about | origin).items():
             file.attrs[key] = np.bytes_(value.encode()) if isinstance(value, str) else value
     return True
@@ -334,14 +342,14 @@ def _fill(path: Path, job: _Job, origin: dict[str, Any], *, narrow: bool) -> boo
 
 def _look(job: _Job, source_sha256: str, made: bool) -> tuple[Any, list[str]]:
     """What a file says of itself, and where that is not as it should be."""
-    recipe = job.recipe
-    size, sha256 = _fingerprint(job.target)
+    maker = job.maker
+    size, digest = _fingerprint(job.target)
     faults = []
-    if not made and job.sha256 not in (None, sha256):
+    if not made and job.sha256 not in (None, digest):
         faults.append("its SHA-256 is not that of the manifest")
     try:
         with opened(job.target) as file:
-            for key, wanted in {"format": recipe.format, "version": recipe.version, **recipe.told}.items():
+            for key, wanted in maker.marks.items():
                 told = attribute(file, key)
                 if told != (wanted.encode() if isinstance(wanted, str) else wanted):
                     faults.append(f"its {key} is {told}")
@@ -350,30 +358,30 @@ def _look(job: _Job, source_sha256: str, made: bool) -> tuple[Any, list[str]]:
             if faults:
                 return None, faults
             made_of = attribute(file, "source").decode(), int(attribute(file, "source_bytes")), source_sha256
-            return recipe.entry(job.target.stem, file, Origin(*made_of, size, sha256)), faults
+            return maker.entry(job.target.stem, file, Origin(*made_of, size, digest)), faults
     except RecordingError as error:
         return None, [*faults, str(error)]
 
 
 def _differences(job: _Job) -> list[str]:
     """Where a file's arrays are not what its source gives."""
-    recipe = job.recipe
-    wrong: dict[str, list[int]] = {name: [] for name in recipe.arrays}
+    maker = job.maker
+    wrong: dict[str, list[int]] = {name: [] for name in maker.arrays}
     rows = done = 0
     try:
         with opened(job.target) as file:
-            stored = {name: dataset(file, name, None, "iuf") for name in recipe.arrays}
-            rows = len(stored[recipe.arrays[0]])
-            for block in recipe.blocks(job.source):
+            stored = {name: dataset(file, name, None, "iuf") for name in maker.arrays}
+            rows = len(stored[maker.arrays[0]])
+            for block in maker.blocks(job.source):
                 for name, array in block.items():
                     for n, row in enumerate(array, start=done):
                         if n < rows and not _equal(stored[name], n, row):
                             wrong[name].append(n)
-                done += len(block[recipe.counts])
+                done += len(block[maker.counts])
     except RecordingError as error:
         return [str(error)]
-    listed = [f"{name} differs in {recipe.item} {_few(where)}" for name, where in wrong.items() if where]
-    return listed + ([] if done == rows else [f"it holds {rows} {recipe.item}s instead of {done}"])
+    listed = [f"{name} differs in {maker.item} {_few(where)}" for name, where in wrong.items() if where]
+    return listed + ([] if done == rows else [f"it holds {rows} {maker.item}s instead of {done}"])
 
 
 def _equal(data: Any, row: int, wanted: Any) -> bool:

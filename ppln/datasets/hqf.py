@@ -6,6 +6,8 @@ windows of them, and ppln.datasets.windows hands these out.
 
 from pathlib import Path
 
+from ppln.datasets.raw import check_complete, find_folder
+
 NAMES = (
     "bike_bay_hdr",
     "boxes",
@@ -48,9 +50,7 @@ def find_bags(raw: Path | str, *, partial: bool = False) -> list[Path]:
 
     A missing one is an error that names it; with partial, as long as there is one at all, it is none.
     """
-    raw = Path(raw)
-    if not raw.is_dir():
-        raise FileNotFoundError(f"there is no folder {raw}; give the one that holds HQF's bags")
+    raw = find_folder(raw, "HQF's bags")
     found: list[Path] = []
     missing: list[str] = []
     for name in NAMES:
@@ -59,13 +59,5 @@ def find_bags(raw: Path | str, *, partial: bool = False) -> list[Path]:
             raise ValueError(f"{raw} holds both {' and '.join(file.name for file in files)}; keep one")
         found += files
         missing += [] if files else [name]
-    if not found:
-        raise FileNotFoundError(
-            f"{raw} holds none of HQF's bags, such as {NAMES[0]}.bag; download them there"
-        )
-    if missing and not partial:
-        raise FileNotFoundError(
-            f"{raw} lacks {len(missing)} of HQF's {len(NAMES)} bags: {', '.join(missing)}; download them "
-            "there, or give partial=True to do without"
-        )
+    check_complete(raw, "HQF", "bags", len(found), missing, f"{NAMES[0]}.bag", partial)
     return found

@@ -9,14 +9,15 @@ What the files hold is told in ppln.datasets.windows.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppln.datasets import hqf, windows
-from ppln.datasets.folders import MANIFEST, FolderMaker, OnDone, Origin, Preparation, by_name, make
-from ppln.datasets.windows import FORMAT, VERSION, Entry, Manifest, Protocol, Window, iter_windows
+from ppln.datasets.folders import FolderMaker, How, Origin, Preparation, make
+from ppln.datasets.raw import by_name, find_sources
+from ppln.datasets.windows import Entry, Manifest, Window, iter_windows
 from ppln.events.events import whole
 from ppln.events.io import RecordingError, detect
 from ppln.events.io.hdf5 import attribute, dataset
@@ -27,14 +28,12 @@ from ppln.protocols import FRAMES
 class Deblurring(FolderMaker):
     """Windows of sharp frames and the events between them."""
 
-    format: ClassVar[str] = FORMAT
-    version: ClassVar[int] = VERSION
     arrays: ClassVar[tuple[str, ...]] = Window._fields
     counts: ClassVar[str] = "histogram"
     item: ClassVar[str] = "window"
 
     out: Path
-    protocol: Protocol
+    protocol: str
     frames_per_blur: int
     split: windows.Split | None
 
@@ -54,18 +53,8 @@ class Deblurring(FolderMaker):
         events = int(attribute(file, "events"))
         return Entry(*origin[:3], height, width, count, events, *origin[3:], self.split)
 
-    def manifest(self, out: Path) -> Manifest:
-        if not (out / MANIFEST).exists():
-            return Manifest(self.protocol, self.frames_per_blur, {})
-        manifest = Manifest.read(out)
-        present = {name: e for name, e in manifest.recordings.items() if (out / f"{name}.h5").exists()}
-        there = (manifest.protocol, manifest.frames_per_blur)
-        if present and there != (self.protocol, self.frames_per_blur):
-            raise ValueError(
-                f"{out} holds windows of the protocol {there[0]!r} with {there[1]} frames, not of "
-                f"{self.protocol!r} with {self.frames_per_blur}; give another folder"
-            )
-        return Manifest(self.protocol, self.frames_per_blur, present)
+    def empty(self) -> Manifest:
+        return Manifest(self.protocol, self.frames_per_blur, {})
 
     def check_kept(self, name: str, entry: Entry) -> None:
         if self.split not in (None, entry.split or "test"):
@@ -79,56 +68,25 @@ def prepare(
     raw: Path | str | Sequence[Path],
     out: Path | str,
     *,
-    protocol: Protocol = "recordings",
+    protocol: str = "recordings",
     frames_per_blur: int = FRAMES,
     split: windows.Split = "test",
-    workers: int = 1,
-    verify: bool = False,
-    overwrite: bool = False,
-    progress: OnDone | None = None,
+    **how: Unpack[How],
 ) -> Preparation:
     """Make the windows of recordings, and a manifest, in the folder `out`.
 
     raw         a recording, a folder of recordings, or a list of such; NAME.bag becomes NAME.h5
     split       what these recordings are for: "train", "val" or "test"; "time": for all three, one part of
                 each after the other (windows.part). HQF has splits of its own.
-    The others are those of ppln.datasets.folders.make.
+    how         see ppln.datasets.folders.make
     """
-    sources, ignored = _sources(raw)
+    sources, ignored = find_sources(raw, _is_recording, "recording")
     out, frames_per_blur = Path(out), whole("frames_per_blur", frames_per_blur, least=2)
     named = by_name(sources)
     if protocol == "hqf":
         _check_hqf(named, frames_per_blur)
-    recipe = Deblurring(out, protocol, frames_per_blur, split if protocol == "recordings" else None)
-    return make(
-        recipe,
-        named,
-        out,
-        workers=workers,
-        verify=verify,
-        overwrite=overwrite,
-        progress=progress,
-        ignored=ignored,
-    )
-
-
-def _sources(raw: Path | str | Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Recordings, and what is in a folder with them and is none."""
-    found: list[Path] = []
-    ignored: list[Path] = []
-    for path in map(Path, [raw] if isinstance(raw, str | Path) else raw):
-        if not path.is_dir() or _is_recording(path):
-            found.append(path)
-            continue
-        inside = sorted(file for file in path.iterdir() if not file.name.startswith("."))
-        recordings = [file for file in inside if _is_recording(file)]
-        if not recordings:
-            raise FileNotFoundError(f"there is no recording in the folder {path}; give one that holds some")
-        found += recordings
-        ignored += [file for file in inside if file not in recordings]
-    if not found:
-        raise ValueError("raw is empty; give one recording or more")
-    return found, ignored
+    maker = Deblurring(out, protocol, frames_per_blur, split if protocol == "recordings" else None)
+    return make(maker, named, out, ignored, **how)
 
 
 def _is_recording(path: Path) -> bool:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ppln.events.events import Sensor, whole
+
 SPLITS = ("train", "val", "test")
 DRIVE = 120  # samples of a drive, half a second each
 
@@ -25,6 +27,14 @@ class Source(Protocol):
 def check_split(split: str) -> None:
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; choose one of: {', '.join(SPLITS)}")
+
+
+def picture_size(size: Iterable[int]) -> Sensor:
+    """Of what is made: (height, width)."""
+    try:
+        return Sensor(*(whole("size", n, least=16) for n in size))
+    except (TypeError, ValueError):
+        raise ValueError(f"size is {size!r}; give (height, width), each 16 or more") from None
 
 
 class DeblurSample(NamedTuple):

@@ -15,40 +15,34 @@ of Window, with a first dimension N.
 Dimensions: B windows of a batch, N of a recording; F frames of a window, H rows, W columns.
 """
 
-import json
-import os
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
-from itertools import accumulate
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ppln.datasets import hqf
-from ppln.datasets.folders import MANIFEST
-from ppln.datasets.source import DeblurSample, check_split
+from ppln.datasets.prepared import FolderManifest, PreparedWindows
+from ppln.datasets.source import DeblurSample
 from ppln.devices import send
 from ppln.events.events import Events, Sensor, concatenate, whole
 from ppln.events.io import Header, RecordingError, iter_packets
-from ppln.events.io.hdf5 import Rows, dataset, open_file
+from ppln.events.io.hdf5 import Rows, dataset
 from ppln.events.recording import Frames
 from ppln.events.representations import histogram
-from ppln.forms import check_form, parse_json
 from ppln.protocols import FRAMES
 
-FORMAT, VERSION = "ppln windows", 1
 PEAK = 255  # of a frame
 
-Protocol = Literal["hqf", "recordings"]
+PROTOCOLS = ("hqf", "recordings")
 Split = Literal["train", "val", "test", "time"]  # what a recording is for: all of it, or parts of its time
 LEAST = 5  # windows that are split by time
 
 
-def part(windows: int, split: Split, wanted: str) -> range:
+def part(windows: int, split: str, wanted: str) -> range:
     """Which of a recording's windows are in "train", "val" or "test".
 
     By time: the last fifth is "test", the tenth before it "val" and what comes first "train", with a window
@@ -197,7 +191,7 @@ class Entry:
     """Of NAME.h5."""
     sha256: str
     """Of NAME.h5."""
-    split: Split | None = None
+    split: str | None = None
     """What its windows are for: see `part`. None: as HQF has it, and of other recordings "test"."""
 
     def __post_init__(self) -> None:
@@ -211,110 +205,68 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class Manifest(FolderManifest):
     """What a folder of windows holds."""
 
-    protocol: Protocol
+    TASK: ClassVar[str] = "deblurring"
+    FORMAT: ClassVar[str] = "ppln windows"
+    ENTRY: ClassVar[type[Any]] = Entry
+    COMMANDS: ClassVar[str] = (
+        "ppln prepare hqf --raw DIR --out {folder} (or ppln prepare recordings, for others than HQF's)"
+    )
+
+    protocol: str
     """hqf: with HQF's splits. recordings: any, each with its own."""
     frames_per_blur: int
     recordings: dict[str, Entry]
 
+    @property
+    def about(self) -> str:
+        return f"{self.protocol!r} with {self.frames_per_blur} frames"
+
     def part(self, name: str, wanted: str) -> range:
-        """Which windows of a recording are in "train", "val" or "test"."""
         entry = self.recordings[name]
         if self.protocol == "hqf":
             return hqf.part(name, entry.windows, wanted)
         return part(entry.windows, entry.split or "test", wanted)
 
-    @classmethod
-    def read(cls, folder: Path) -> "Manifest":
-        path = folder / MANIFEST
-        try:
-            content = parse_json(path.read_bytes(), {"format": str, "version": int})
-            format, version = content["format"], content["version"]
-            if (format, version) != (FORMAT, VERSION):
-                raise ValueError(f"it is {format!r} of version {version}, this ppln reads {VERSION}")
-            entry_form = {of.name: of.type for of in fields(Entry) if of.name != "split"}
-            entry_form["split?"] = str | None
-            check_form(content, {"protocol": str, "frames_per_blur": int, "recordings": {str: entry_form}})
-            if content["protocol"] not in get_args(Protocol):
-                raise ValueError(f"protocol is {content['protocol']!r}")
-            recordings = {name: Entry(**entry) for name, entry in content["recordings"].items()}
-            return cls(content["protocol"], content["frames_per_blur"], recordings)
-        except FileNotFoundError:
-            raise FileNotFoundError(
-                f"there are no prepared windows in {folder}; run: ppln prepare hqf --raw DIR --out {folder} "
-                "(or ppln prepare recordings, for others than HQF's)"
-            ) from None
-        except (ValueError, TypeError) as error:  # TypeError: an entry has more than these
-            raise ValueError(
-                f"{path} cannot be used ({error}); run ppln prepare into another folder"
-            ) from None
-
-    def text(self) -> str:
-        return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1) + "\n"
+    def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            raise ValueError(f"protocol is {self.protocol!r}; give {' or '.join(PROTOCOLS)}")
 
 
-class Windows:
+class Windows(PreparedWindows[Manifest]):
     """The windows of a split, from a folder that ppln.datasets.prepare made.
 
     HQF: "test" are five recordings, "train" the first nine tenths of the other nine and "val" their last
-    (hqf.part). Of other recordings, the manifest tells (`part`). Files are opened where they are first read,
-    in each process.
-
-    recordings  the names of those with windows in this split
-    missing     the names of those that HQF has in this split and the folder has not
+    (hqf.part). Of other recordings, the manifest tells (`part`).
     """
 
-    def __init__(self, folder: Path | str, split: str) -> None:
-        self.folder, self.split = Path(folder), split
-        check_split(split)
-        manifest = Manifest.read(self.folder)
-        is_hqf = manifest.protocol == "hqf"
-        entries = manifest.recordings
-        sizes = {name: Sensor(entry.height, entry.width) for name, entry in entries.items()}
-        if len(set(sizes.values())) > 1:
-            listed = ", ".join(f"{name} {size.height} x {size.width}" for name, size in sizes.items())
-            raise ValueError(
-                f"{self.folder} holds recordings of several sizes ({listed}); prepare them apart"
-            )
-        parts = {name: manifest.part(name, split) for name in entries}
-        self.parts = {name: part for name, part in parts.items() if len(part)}
-        self.recordings = tuple(self.parts)
-        wanted = (hqf.TEST if split == "test" else hqf.TRAIN) if is_hqf else ()
-        self.missing = tuple(name for name in wanted if name not in entries)
-        if not self.parts:
-            lacks = f"; it lacks {', '.join(self.missing)}" if self.missing else ""
-            how = "" if is_hqf else f": ppln prepare recordings --use {split}, or time"
-            raise ValueError(
-                f"{self.folder} holds no windows of the split {split!r}{lacks}; prepare them{how}"
-            )
-        self.size, self.frames = sizes[self.recordings[0]], manifest.frames_per_blur
-        self.ends = list(accumulate(map(len, self.parts.values())))
-        self.rows = {name: entries[name].windows for name in self.recordings}
-        self._files: dict[str, Any] = {}
-        self._process = os.getpid()
+    MANIFEST = Manifest
 
-    def __len__(self) -> int:
-        return self.ends[-1]
+    @property
+    def frames(self) -> int:
+        """Of a window."""
+        return self.manifest.frames_per_blur
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_files": {}}
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The names of those that HQF has in this split and the folder has not."""
+        if self.manifest.protocol != "hqf":
+            return ()
+        wanted = hqf.TEST if self.split == "test" else hqf.TRAIN
+        return tuple(name for name in wanted if name not in self.manifest.recordings)
 
-    def place(self, index: int) -> tuple[str, int]:
-        """The recording that a window is of, and its number there."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"index is {index}; there are {len(self)} windows, from 0 on")
-        k = bisect_right(self.ends, index)
-        part = self.parts[self.recordings[k]]
-        return self.recordings[k], part[index - self.ends[k]]
+    def advice(self) -> str:
+        if self.manifest.protocol != "hqf":
+            return f"; prepare them: ppln prepare recordings --use {self.split}, or time"
+        return f"; it lacks {', '.join(self.missing)}; prepare them"
 
     @torch.no_grad()
     def batch(self, indices: Iterable[int], device: torch.device | str = "cpu") -> DeblurSample:
         """Several windows; what is read goes to the device as it is, and becomes floats there."""
         device = torch.device(device)
-        read = [self._read(*self.place(index)) for index in indices]
-        images, counts = (np.stack(arrays) for arrays in zip(*read, strict=True))
+        images, counts = (np.stack(arrays) for arrays in zip(*map(self.read, indices), strict=True))
         if counts.dtype != np.uint8:
             counts = counts.astype(np.int32)  # of uint16, torch knows little
         frames = send(torch.from_numpy(images), device)
@@ -324,27 +276,14 @@ class Windows:
             frames.float() / PEAK, blurry, send(torch.from_numpy(counts), device).float(), times
         )
 
-    def _read(self, name: str, row: int) -> tuple[NDArray, NDArray]:
-        """frames [F, H, W] and histogram [2 (F - 1), H, W]"""
-        path = self.folder / f"{name}.h5"
-        try:
-            frames, counts = self._arrays(name, path)
-            shape = (self.rows[name], self.frames, *self.size)
-            if frames.shape != shape or counts.shape != (shape[0], 2 * (shape[1] - 1), *self.size):
-                raise ValueError(f"frames are {frames.shape} where the manifest says {shape}")
-            return frames[row], counts[row]
-        except FileNotFoundError:
-            raise FileNotFoundError(f"there is no {path}; run ppln prepare again, which makes it") from None
-        except (OSError, RuntimeError, LookupError, ValueError) as error:  # h5py raises any of them
-            raise ValueError(
-                f"{path} is damaged ({error}); run ppln prepare again with --overwrite"
-            ) from error
+    def opened(self, name: str, file: Any) -> tuple[Rows, Rows]:
+        frames, counts = dataset(file, "frames", 4, "u"), dataset(file, "histogram", 4, "u")
+        shape = (self.manifest.recordings[name].windows, self.frames, *self.size)
+        if frames.shape != shape or counts.shape != (shape[0], 2 * (shape[1] - 1), *self.size):
+            raise ValueError(f"frames are {frames.shape} where the manifest says {shape}")
+        return frames, counts
 
-    def _arrays(self, name: str, path: Path) -> tuple[Rows, Rows]:
-        """Frames and histograms in an open file of this process: after a fork, two must not share one."""
-        if self._process != os.getpid():
-            self._files, self._process = {}, os.getpid()
-        if name not in self._files:
-            file = open_file(path)
-            self._files[name] = file, dataset(file, "frames", 4, "u"), dataset(file, "histogram", 4, "u")
-        return self._files[name][1:]
+    def window(self, name: str, number: int, kept: Any) -> tuple[NDArray, NDArray]:
+        """frames [F, H, W] and histogram [2 (F - 1), H, W]"""
+        frames, counts = kept
+        return frames[number], counts[number]

@@ -50,7 +50,8 @@ def usage() -> str:
         "usage: ppln train TASK [OPTIONS]\n",
         "Train a network, or go on with a training (--resume). A recipe is a set of settings, chosen by",
         "--recipe NAME, else small; `ppln train TASK --recipe NAME --help` lists its settings, each an",
-        "option that changes it. For example: ppln train deblur --steps 500 --out runs/short\n",
+        "option that changes it. For example: ppln train deblur --steps 500 --out runs/short",
+        "docs/architecture.md has a glossary, of words such as PP layer, t, segment and smoothing.\n",
     ]
     for task in RECIPES:
         lines.append(f"Recipes of {task}: {TASKS[task].__doc__}")
@@ -107,7 +108,7 @@ def parse(task: str, words: Sequence[str]) -> tuple[Train, Invocation]:
     refuse_idle(config.task, given["task"])
     if before is not None:
         check_resumable(before, config)
-    without_memory(config.model.name, config.model.options)  # a network of this kind can be made
+    asked.flagged(partial(without_memory, config.model.name, config.model.options))  # it can be made
     return config, start
 
 
@@ -151,12 +152,12 @@ def _run(out: Path, task: str) -> Train:
             values = read(path)["config"]
     except (IndexError, KeyError):
         raise ValueError(
-            f"out is {out}, where there is no run to resume; start one without --resume"
+            f"--out is {out}, where there is no run to resume; start one without --resume"
         ) from None
     with errors_of(path):
         config = build(Train, values)
     if config.task.name != task:
-        raise ValueError(f"out is {out}, a run of {config.task.name}; run: ppln train {config.task.name}")
+        raise ValueError(f"--out is {out}, a run of {config.task.name}; run: ppln train {config.task.name}")
     return config
 
 

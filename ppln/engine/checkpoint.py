@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ppln.files import sync
+from ppln.files import sha256, sync
 from ppln.forms import brief, check_form, parse_json
 
 _FORMAT = 1
@@ -126,8 +126,7 @@ def load(path: Path) -> Checkpoint:
             raise _damaged(path, f"{name} has {size} bytes of {entry['size']}")
     for name, entry in files.items():
         try:
-            with open(path / name, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = sha256(path / name)
         except OSError as error:
             raise _damaged(path, f"{name} cannot be read ({error.strerror})") from error
         if digest != entry["sha256"]:

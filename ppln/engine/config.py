@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from ppln.forms import convert
+from ppln.forms import check_least, convert
 from ppln.models import list_models
 from ppln.models.networks import NETWORKS
 from ppln.names import meant
@@ -80,8 +80,8 @@ class Optimizer:
     def __post_init__(self) -> None:
         _settle(self)
         _positive(self, "learning_rate", "eps", "decay", "clip_norm")
-        _least(self, 1, "batch", "accumulate", "epochs", "steps")
-        _least(self, 0, "weight_decay", "warmup_steps")
+        check_least(self, 1, "batch", "accumulate", "epochs", "steps")
+        check_least(self, 0, "weight_decay", "warmup_steps")
         _fraction(self, "momentum", "alpha", "ema")
         if self.momentum and self.optimizer.startswith("adam"):
             raise ValueError(
@@ -134,8 +134,8 @@ class Machine:
 
     def __post_init__(self) -> None:
         _settle(self)
-        _least(self, 1, "devices", "nodes")
-        _least(self, 0, "workers")
+        check_least(self, 1, "devices", "nodes")
+        check_least(self, 0, "workers")
         if self.precision == "tf32" and self.device == "cpu":
             raise ValueError("precision is 'tf32', which no CPU has; give 32 or bf16, or another device")
 
@@ -167,7 +167,7 @@ class Run:
 
     def __post_init__(self) -> None:
         _settle(self)
-        _least(self, 1, "log_every", "validate_every", "checkpoint_every", "keep")
+        check_least(self, 1, "log_every", "validate_every", "checkpoint_every", "keep")
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed is {self.seed}; give a whole number from 0 to {2**32 - 1}")
 
@@ -213,13 +213,6 @@ def _positive(section: Any, *names: str) -> None:
         value = getattr(section, name)
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name} is {value}; give a finite number above 0")
-
-
-def _least(section: Any, least: int, *names: str) -> None:
-    for name in names:
-        value = getattr(section, name)
-        if value is not None and not least <= value < math.inf:
-            raise ValueError(f"{name} is {value}; give {least} or more")
 
 
 def _fraction(section: Any, *names: str) -> None:

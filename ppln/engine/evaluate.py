@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ppln.files import make_folder, write_whole
+from ppln.files import make_folder, sha256, write_whole
 from ppln.forms import as_json
 from ppln.tasks import Batch, Source, Task
 
@@ -146,11 +146,7 @@ def evaluate_each(
 def describe(name: str, model: nn.Module, options: Mapping[str, Any], weights: Path | None) -> dict[str, Any]:
     """What `write` should know of a network: "model" and "checkpoint". weights: the file they came from."""
     parameters = sum(p.numel() for p in model.parameters())
-    checkpoint = None
-    if weights is not None:
-        with weights.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        checkpoint = {"path": str(weights), "sha256": digest}
+    checkpoint = None if weights is None else {"path": str(weights), "sha256": sha256(weights)}
     return {
         "model": {"name": name, "options": dict(options), "parameters": parameters},
         "checkpoint": checkpoint,

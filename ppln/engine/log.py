@@ -25,7 +25,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.engine.tables import Appended, CsvFile, Curves
+from ppln.engine.log_files import Appended, CsvFile, Curves
 from ppln.files import make_folder, write_whole
 from ppln.forms import write_json
 from ppln.image_files import png

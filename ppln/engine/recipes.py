@@ -90,7 +90,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             compile=False,
         ),
         "finetune": Recipe(
-            "go on from trained weights; with --data windows --folder DIR, on your own",
+            "go on from trained weights; with --data windows --folder DIR, on your recordings",
             Train(
                 Deblur(edges=2.0),
                 Model("deblur-ppln-head-small", weights=Path("deblur-ppln-head-small")),

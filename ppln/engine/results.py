@@ -13,7 +13,7 @@ from ppln.engine.evaluate import Evaluation, describe, evaluate_each, write
 from ppln.engine.fabric import holding, launch
 from ppln.engine.trained import TrainedNetwork, find, home, unit
 from ppln.errors import HELP, Help
-from ppln.forms import as_json
+from ppln.forms import as_json, check_least
 from ppln.options import Command, command
 from ppln.progress import Screen
 from ppln.tasks import TASKS, Task
@@ -55,16 +55,14 @@ class Evaluate:
     """How exactly the network computes: 32, as float32; or tf32 or bf16, less exact and faster on GPUs."""
 
     def __post_init__(self) -> None:
-        if self.predictions < 0:
-            raise ValueError(f"predictions is {self.predictions}; give 0 or more")
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"limit is {self.limit}; give 1 or more")
+        check_least(self, 0, "predictions")
+        check_least(self, 1, "limit")
 
 
 DEFAULTS = Evaluate()
 
 
-class Wanted(NamedTuple):
+class WantedEvaluation(NamedTuple):
     """What is evaluated, on which data, and how."""
 
     network: TrainedNetwork
@@ -72,25 +70,36 @@ class Wanted(NamedTuple):
     how: Evaluate
 
 
+@dataclass(frozen=True)
+class _AnyNetwork:
+    """Measure how good a network is on data whose truth is known. Prints the metrics over all samples
+    (docs/metrics.md tells what they are), and writes them, with those of each sample, to a folder.
+    `ppln evaluate NETWORK --help` also lists the settings of the data. For example:
+    ppln evaluate deblur-edi --data windows --folder data/slider"""
+
+    network: str
+    """The name of a network that `ppln models` marks as trained or to need no training, the folder of a
+    training or of one of its checkpoints, or a .safetensors file of `ppln export`."""
+    how: Evaluate = DEFAULTS
+    """Options."""
+
+
+@dataclass(frozen=True)
+class _HowAndTask:
+    """Measure how good a network is on data whose truth is known."""
+
+    how: Evaluate
+    """Options."""
+    task: Task
+    """The data; the defaults are those of the network's training, or else of its task."""
+
+
 def usage() -> str:
     """What `ppln evaluate --help` says: the options that there are for every network."""
-
-    def evaluate(network: str, how: Evaluate = DEFAULTS) -> None:
-        """Measure how good a network is on data whose truth is known. Prints the metrics over all samples
-        (docs/metrics.md tells what they are), and writes them, with those of each sample, to a folder.
-        `ppln evaluate NETWORK --help` also lists the settings of the data. For example:
-        ppln evaluate deblur-edi --data windows --folder data/slider
-
-        Args:
-            network: The name of a network that `ppln models` marks as trained or to need no training, the
-                folder of a training or of one of its checkpoints, or a .safetensors file of `ppln export`.
-            how: Options.
-        """
-
-    return command(evaluate, "ppln evaluate").help()
+    return command(_AnyNetwork, "ppln evaluate").help()
 
 
-def asked_for(words: Sequence[str]) -> tuple[Command, Wanted]:
+def asked_for(words: Sequence[str]) -> tuple[Command, WantedEvaluation]:
     """What `ppln evaluate` is asked for by these words. `--help` among them raises Help."""
     source, *options = words or ["--help"]
     if source in HELP:
@@ -99,13 +108,13 @@ def asked_for(words: Sequence[str]) -> tuple[Command, Wanted]:
     return _command(source, wanted.how, wanted.task), wanted
 
 
-def run(wanted: Wanted, screen: Screen) -> str:
+def run(wanted: WantedEvaluation, screen: Screen) -> str:
     """What `ppln evaluate` does."""
     found, folder = evaluate_network(*wanted, partial(screen.progress, "samples"))
     return "" if folder is None else "\n".join(filter(None, [text(found), beside(found), f"wrote {folder}"]))
 
 
-def parse(source: str, words: Sequence[str]) -> Wanted:
+def parse(source: str, words: Sequence[str]) -> WantedEvaluation:
     """What `ppln evaluate NETWORK` is asked for by these words. `--help` among them raises Help."""
     network = find(source)
     how, task = DEFAULTS, network.task
@@ -120,19 +129,11 @@ def parse(source: str, words: Sequence[str]) -> Wanted:
     how = asked.flagged(lambda: replace(how, **given["how"]))
     task = asked.flagged(lambda: replace(task, **given["task"]))
     refuse_idle(task, given["task"])
-    return Wanted(network, task, how)
+    return WantedEvaluation(network, task, how)
 
 
 def _command(source: str, how: Evaluate, task: Task) -> Command:
-    def both(how: Evaluate = how, task: Task = task) -> None:
-        """Measure how good a network is on data whose truth is known.
-
-        Args:
-            how: Options.
-            task: The data; the defaults are those of the network's training, or else of its task.
-        """
-
-    return command(both, f"ppln evaluate {source}")
+    return command(_HowAndTask(how, task), f"ppln evaluate {source}")
 
 
 def _like(path: Path, own: Task) -> tuple[Evaluate, Task]:

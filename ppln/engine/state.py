@@ -60,7 +60,7 @@ def load_model_state(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         _same_kind("network", name, _layout({name: value})[name], layout[name])
     with torch.no_grad():
         for name, value in live.items():
-            value.copy_(_spread(tensors.get(name), value, *layout[name]))
+            value.copy_(_broadcast(tensors.get(name), value, *layout[name]))
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -126,9 +126,9 @@ def load_optimizer_state(
         if key != "step":
             # In the layout of the parameter, as the optimiser would have made it.
             value = torch.empty_like(parameter, dtype=dtype, requires_grad=False)
-            value.copy_(_spread(tensors.get(entry), parameter, dtype, shape))
+            value.copy_(_broadcast(tensors.get(entry), parameter, dtype, shape))
         else:
-            value = _spread(tensors.get(entry), torch.empty((), device=parameter.device), dtype, shape)
+            value = _broadcast(tensors.get(entry), torch.empty((), device=parameter.device), dtype, shape)
             if not (group.get("fused") or group.get("capturable")):
                 value = value.cpu()
         optimizer.state[parameter][key] = value
@@ -229,7 +229,7 @@ def _named(pairs: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return tensors
 
 
-def _spread(value: Tensor | None, like: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+def _broadcast(value: Tensor | None, like: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     """Rank 0's value on all ranks: where `like` is, and cut into shards as `like` is."""
     whole = torch.empty(shape, dtype=dtype, device=like.device)
     if _rank() == 0:

@@ -18,17 +18,18 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from ppln.engine import checkpoint, provenance, state, stored
 from ppln.engine.average import Average
-from ppln.engine.config import Optimizer, Train, check_resumable
+from ppln.engine.config import Train, check_resumable
 from ppln.engine.evaluate import evaluate, evaluate_each
 from ppln.engine.fabric import distribute, first, holding, launch, unsent
 from ppln.engine.feed import Feed, Held, Make, Order, batch_maker
 from ppln.engine.log import Log
+from ppln.engine.log_files import need_tensorboard
 from ppln.engine.norm import synchronize
-from ppln.engine.tables import need_tensorboard
+from ppln.engine.optimizers import clip, make_optimizer, rate_factor
 from ppln.engine.trained import find, settings_of
 from ppln.engine.watch import NotFinite, first_bad
 from ppln.errors import Stopped
@@ -83,34 +84,6 @@ def train(
     if trained.status == "interrupted":
         raise Interrupted(trained.signal, trained.step, f"to go on, add --resume --out {trained.out}")
     return trained
-
-
-def make_optimizer(settings: Optimizer, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    rate, decay = settings.learning_rate, settings.weight_decay
-    match settings.optimizer:
-        case "adam":
-            return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=True)
-        case "adamw":
-            return torch.optim.AdamW(parameters, rate, weight_decay=decay, fused=True)
-        case "sgd":
-            return torch.optim.SGD(
-                parameters, rate, momentum=settings.momentum, weight_decay=decay, fused=True
-            )
-        case "rmsprop":
-            options: Any = {"alpha": settings.alpha, "eps": settings.eps, "momentum": settings.momentum}
-            return torch.optim.RMSprop(parameters, rate, weight_decay=decay, **options)
-    raise AssertionError(settings.optimizer)
-
-
-def rate_factor(settings: Optimizer, step: int, steps: int, steps_per_epoch: int) -> float:
-    """What the learning rate is multiplied by at a step: a function, so nothing to be saved."""
-    warm = min(1.0, (step + 1) / (settings.warmup_steps + 1))
-    if settings.schedule == "steps":
-        return warm * settings.decay ** sum(step >= epoch * steps_per_epoch for epoch in settings.milestones)
-    if settings.schedule == "cosine":
-        done = max(0, step - settings.warmup_steps) / max(1, steps - settings.warmup_steps)
-        return warm * 0.5 * (1 + math.cos(math.pi * done))
-    return warm
 
 
 class Loop:
@@ -254,7 +227,7 @@ class Loop:
                     loss = loss / parts
                 loss.backward()
             total = total + loss.detach()
-        norm = self._clip(settings.clip_norm)
+        norm = clip(self.parameters, settings.clip_norm)
         asked = self.asked or (signal.SIGTERM if self.feed.lost else 0)
         late = time.monotonic() >= self.deadline
         numbers = [total, norm]
@@ -281,19 +254,6 @@ class Loop:
     def _predict(self, batch: Batch) -> Tensor:
         with self.fabric.autocast():
             return self.task.predict(self.net, batch)
-
-    def _clip(self, most: float | None) -> Tensor:
-        """The norm of the gradient; if it is above `most`, the gradient is shortened to that."""
-        grads = [p.grad for p in self.parameters if p.grad is not None]
-        if grads[0].is_cpu and all(type(g) is Tensor and g.is_contiguous() for g in grads):
-            # torch's own function takes half as long again there.
-            flat = [g.view(-1) for g in grads]
-            norm = torch.stack([g.dot(g) for g in flat]).sum().sqrt()
-        else:
-            norm = torch.nn.utils.get_total_norm(grads)
-        if most is not None:
-            torch.nn.utils.clip_grads_with_norm_(self.parameters, most, norm)
-        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
     def _judge_baselines(self, log: Log) -> None:
         baselines = {title: net.to(self.fabric.device) for title, net in self.task.baselines().items()}

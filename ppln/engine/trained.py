@@ -1,6 +1,5 @@
 """A trained network, wherever it is: in a run, in one of its checkpoints, in a small file, in the package."""
 
-import hashlib
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from ppln.engine import checkpoint as checkpoints
 from ppln.engine import stored
 from ppln.engine.compare import read_about
 from ppln.engine.config import Train
+from ppln.files import sha256
 from ppln.forms import Maybe, check_form, errors_of
 from ppln.models import weights, zoo
 from ppln.models.networks import NETWORKS, fitting, known, with_weights
@@ -105,7 +105,7 @@ def _measured(file: Path) -> list[Measured]:
     """What `ppln evaluate` found of these weights, as it wrote it beside them."""
     paths = sorted((home(file) or file.parent).glob("evaluation/*/results.json"))
     found = [read_about(path) for path in paths]
-    digest = hashlib.sha256(file.read_bytes()).hexdigest() if found else ""
+    digest = sha256(file) if found else ""
     return [
         Measured(name, value, unit(name), f"{path.parent.name}, {results['samples']} samples")
         for path, results in zip(paths, found, strict=True)

@@ -21,7 +21,8 @@ class Convert:
     overwrite: bool = False
     """Replace a file that exists."""
     format: str | None = None
-    """The format of the recording, such as aedat4. Default: as its content tells."""
+    """The format of the recording, such as aedat4; docs/howto-events.md lists them. Default: as its content
+    tells."""
     reading: Options = Options()  # noqa: RUF009
     """How the recording is read."""
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ppln.events.events import Events, whole
 
+FACTOR = 10.0  # of a hot pixel's events, over those of its neighbours
 MOST_EVENTS, MOST_PIXELS = 0.01, 0.001  # of all: more of both are not hot pixels
 _OFFSETS = sorted(  # of the 24 pixels around one, on a picture with a margin of two; the nearest first
     ((i, j) for i in range(5) for j in range(5) if (i, j) != (2, 2)),
@@ -17,7 +18,7 @@ _OFFSETS = sorted(  # of the 24 pixels around one, on a picture with a margin of
 )
 
 
-def hot_pixels(events: Events, *, factor: float = 10.0) -> NDArray[np.bool_]:
+def hot_pixels(events: Events, *, factor: float = FACTOR) -> NDArray[np.bool_]:
     """Which pixels fire without cause -> [H, W].
 
     A pixel is hot where it has more than `factor` times the events of its neighbours: of the median of eight,
@@ -54,25 +55,25 @@ def _hot(counts: NDArray[np.int64], factor: float) -> NDArray[np.bool_]:
     return hot.reshape(height, width)
 
 
-def without_hot_pixels(events: Events, *, factor: float = 10.0) -> Events:
+def without_hot_pixels(events: Events) -> Events:
     """The events of the pixels that are not faulty; see `faulty_pixels`."""
-    faulty = faulty_pixels(count_pixels(events), factor=factor)
+    faulty = faulty_pixels(count_pixels(events))
     return events[~faulty[events.y, events.x]] if faulty.any() else events
 
 
-def faulty_pixels(count: NDArray[np.int64], *, factor: float = 10.0) -> NDArray[np.bool_]:
+def faulty_pixels(count: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Those that are hot (see `hot_pixels`), by how many events each has [H, W]; where they are few.
 
     More than 1 % of all events, of more than one pixel in a thousand, are no faults of pixels: then there is
     none, and a warning says so. (A single hot pixel may well have more than 1 % of a quiet recording.)
     """
-    hot = _hot(count, factor)
+    hot = _hot(count, FACTOR)
     fired, total = int(count[hot].sum()), int(count.sum())
     if fired <= MOST_EVENTS * total or hot.sum() <= MOST_PIXELS * hot.size:
         return hot
     share = f"{100 * fired / total:.2g} % of the events and {100 * hot.mean():.2g} % of the pixels"
     warnings.warn(
-        f"kept: {fired:,} events of {hot.sum():,} pixels that fire more than {factor:g} times as often as "
+        f"kept: {fired:,} events of {hot.sum():,} pixels that fire more than {FACTOR:g} times as often as "
         f"their neighbours: {share} are too many for hot pixels",
         stacklevel=3,
     )

@@ -8,16 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.events.events import Events
-from ppln.events.recording import Frames, Recording
+from ppln.events.recording import Frames
 from ppln.imports import require
 
 CONVERTED = ("CMYK", "YCbCr", "LAB", "HSV")  # to red, green and blue
-
-
-def picture_recording(image: Path | str | NDArray, events: Events) -> Recording:
-    """A picture from elsewhere as the one frame of a recording; its time stamp is 0."""
-    return Recording("picture", events.sensor, events, picture_frame(image))
 
 
 def picture_frame(image: Path | str | NDArray) -> Frames:

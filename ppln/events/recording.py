@@ -179,26 +179,20 @@ def join_frames(parts: Sequence[Frames]) -> Frames:
     shapes = {part.images.shape[1:] for part in parts}
     if len(shapes) > 1:
         raise ValueError(f"frames are of different shapes {sorted(shapes)}")
-    t = np.concatenate([part.t for part in parts])
-    order = np.argsort(t, kind="stable")
-    images = np.concatenate([part.images for part in parts])
     exposures = [part.exposure for part in parts if part.exposure is not None]
-    exposure = np.concatenate(exposures)[order] if len(exposures) == len(parts) else None
-    return Frames(images[order], t[order], exposure)
+    told = [exposures] if len(exposures) == len(parts) else []
+    t, images, *exposure = _in_order([part.t for part in parts], [part.images for part in parts], *told)
+    return Frames(images, t, *exposure)
 
 
 def join_triggers(parts: Sequence[Triggers]) -> Triggers:
     """One from several, in order of time."""
-    t, kind = np.concatenate([part.t for part in parts]), np.concatenate([part.kind for part in parts])
-    order = np.argsort(t, kind="stable")
-    return Triggers(t[order], kind[order])
+    return Triggers(*_in_order([part.t for part in parts], [part.kind for part in parts]))
 
 
 def join_signals(parts: Sequence[Signal]) -> Signal:
     """One from several of the same name, in order of time."""
-    t, values = np.concatenate([part.t for part in parts]), np.concatenate([part.values for part in parts])
-    order = np.argsort(t, kind="stable")
-    return Signal(parts[0].name, t[order], values[order])
+    return Signal(parts[0].name, *_in_order([part.t for part in parts], [part.values for part in parts]))
 
 
 def join_imu(parts: Sequence[Imu]) -> Imu:
@@ -206,7 +200,13 @@ def join_imu(parts: Sequence[Imu]) -> Imu:
     measured = [part.measured() for part in parts]
     if len({tuple(one) for one in measured}) > 1:
         raise ValueError("some IMU samples have a temperature or a magnetic field, and others do not")
-    t = np.concatenate([part.t for part in parts])
-    order = np.argsort(t, kind="stable")
-    joined = {name: np.concatenate([one[name] for one in measured])[order] for name in measured[0]}
-    return Imu(t[order], **joined)
+    names = list(measured[0])
+    t, *columns = _in_order([part.t for part in parts], *([one[name] for one in measured] for name in names))
+    return Imu(t, **dict(zip(names, columns, strict=True)))
+
+
+def _in_order(*columns: Sequence[NDArray]) -> list[NDArray]:
+    """Each joined, and sorted by the first, which are times."""
+    joined = [np.concatenate(parts) for parts in columns]
+    order = np.argsort(joined[0], kind="stable")
+    return [column[order] for column in joined]

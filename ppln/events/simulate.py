@@ -98,6 +98,27 @@ def simulate_video(
         yield packet
 
 
+@torch.no_grad()
+def simulate_counts(
+    frames: Iterable[tuple[int, Any]],  # as in simulate_video
+    camera: EventCamera = DVS,
+    *,
+    seed: int = 0,
+) -> Iterator[Tensor]:
+    """How many events each pixel fires between two frames, positive and negative ones -> [2, H, W], float64.
+
+    They are those of simulate_video, but no event is made.
+    """
+    scene = _Scene(_video_stream(frames), camera, seed)
+    for _, _, trains in scene.intervals():
+        counts = torch.zeros(2, *scene.sensor, dtype=torch.float64)
+        for train in trains:
+            positive = train.number * train.positive
+            for count, number in zip(counts, (positive, train.number - positive), strict=True):
+                count += number.view(scene.sensor)
+        yield counts
+
+
 class _Scene:
     """Cameras, and the frames they see one after the other."""
 

@@ -64,7 +64,7 @@ _MAPS = "[B, T, 13, H, W]: a heat map for each joint at t"
 
 _SMALL: dict[str, Any] = {"width": 40, "channels": 24, "layers": 4, "segments": 6, "plain": "hidden"}
 _SMALL_UNET: dict[str, Any] = {"width": 40, "residual": True, "balance": True}
-_ROWS = "The trunk reads one row at a time, and the features of all ten are joined."
+_ROWS = "The trunk reads one frame and its events at a time, and the features of all ten are joined."
 
 NETWORKS = {
     "deblur-deblursr": NetworkSpec(DeblurSR, _BLURRY, _SHARP),

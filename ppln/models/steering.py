@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ppln.functional.times import as_times
+from ppln.functional.times import as_times, known
 from ppln.models.layout import interpolate, repeat
 from ppln.nn import PPLinear
 from ppln.nn.released import ReleasedLinear
@@ -31,6 +31,12 @@ def _channels(inputs: _Inputs) -> int:
     if inputs not in ("both", "frames", "events"):
         raise ValueError(f"inputs must be 'both', 'frames' or 'events', got {inputs!r}")
     return 2 if inputs == "both" else 1
+
+
+def _several(outputs: int) -> int:
+    if outputs < 2:
+        raise ValueError(f"outputs must be 2 or more, for the first and the last time stamp, got {outputs}")
+    return outputs
 
 
 def _check(x: Tensor, channels: int) -> None:
@@ -115,13 +121,16 @@ class SteeringHu(nn.Module):
 
 
 class SteeringHuMod(nn.Module):
-    """ResNet-32 on ten frames and event frames: angles at ten time stamps, interpolated linearly."""
+    """ResNet-32 on ten frames and event frames: angles at ten time stamps, interpolated linearly.
 
-    def __init__(self, *, inputs: _Inputs = "both") -> None:
+    outputs: at another number of time stamps, evenly from 0 to 1.
+    """
+
+    def __init__(self, *, inputs: _Inputs = "both", outputs: int = ROWS) -> None:
         super().__init__()
         self.inputs, self.in_channels = inputs, ROWS * _channels(inputs)
         self.trunk = _Trunk(self.in_channels, (5, 5, 5))
-        self.linear = nn.Linear(_FEATURES, ROWS)
+        self.linear = nn.Linear(_FEATURES, _several(outputs))
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
         return interpolate(self.linear(self.trunk(x)), t)
@@ -156,6 +165,7 @@ class _TrunkAndHead(nn.Module):
         outputs: int,
         linear: Callable[..., nn.Module],
         more: int = 0,  # features that the head reads beside those of the trunk
+        of_rows: int = ROWS,  # that the trunk reads at a time, if not one
     ) -> None:
         super().__init__()
         channels = _channels(inputs)
@@ -163,7 +173,7 @@ class _TrunkAndHead(nn.Module):
         if rows:
             self.trunk: _Trunk = _RowTrunk(channels, (4, 4, 2), stride)
         else:
-            self.trunk = _Trunk(self.in_channels, (5, 5, 4), stride)
+            self.trunk = _Trunk(of_rows * channels, (5, 5, 4), stride)
         self.linear1 = linear(_FEATURES * (ROWS if rows else 1) + more, width)
         self.blocks = nn.ModuleList(_HeadBlock(width, linear) for _ in range(2))
         self.linear3 = linear(width, outputs)
@@ -179,7 +189,9 @@ class SteeringPPLN(_TrunkAndHead):
     """A plain trunk, run once for all times, and six PP layers. t is in [0, 1].
 
     rows: the trunk reads one row at a time, and the features of all ten are joined. stride: of the trunk's
-    first layer. semantics: "released": its layers compute what the authors' code does, for comparison.
+    first layer. group: so many rows that follow each other are read together, each group by the same network,
+    with times of its own from 0 to 1. semantics: "released": its layers compute what the authors' code does,
+    for comparison.
     """
 
     def __init__(
@@ -191,22 +203,45 @@ class SteeringPPLN(_TrunkAndHead):
         inputs: _Inputs = "both",
         rows: bool = False,
         stride: int = 1,
+        group: int = ROWS,
         semantics: Literal["paper", "released"] = "paper",
         linear: Callable[..., nn.Module] = PPLinear,
     ) -> None:
         if semantics not in ("paper", "released"):
             raise ValueError(f"semantics must be 'paper' or 'released', got {semantics!r}")
+        if group < 2 or ROWS % group or (rows and group != ROWS):
+            raise ValueError(f"group must be 2, 5 or {ROWS}, and {ROWS} with rows=True, got {group}")
         if semantics == "released":
             linear = ReleasedLinear
         linear = partial(linear, segments=segments, temperature=temperature, normalize=normalize)
-        super().__init__(inputs, rows, stride, 32, 1, linear)
-        self.semantics = semantics
+        super().__init__(inputs, rows, stride, 32, 1, linear, of_rows=group)
+        self.semantics, self.group = semantics, group
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        if self.semantics == "released":
-            times, many = as_times(t, x.shape[0], x)
-            t = 2 * (times if many else times[:, 0]) - 1
+        if self.semantics == "paper" and self.group == ROWS:
+            return self._angles(x, t)
+        times, many = as_times(t, x.shape[0], x)
+        y = self._angles(x, self._own(times)) if self.group == ROWS else self._in_groups(x, times)
+        return y if many else y[:, 0]
+
+    def _angles(self, x: Tensor, t: Tensor | float) -> Tensor:
         return self.head(self.trunk(x), t).squeeze(-1)
+
+    def _own(self, times: Tensor) -> Tensor:
+        """As its layers have them."""
+        return 2 * times - 1 if self.semantics == "released" else times
+
+    def _in_groups(self, x: Tensor, times: Tensor) -> Tensor:
+        """Each time belongs to the group of the nearest row."""
+        _check(x, self.in_channels)
+        groups = ROWS // self.group
+        parts = x.unflatten(1, (-1, groups, self.group)).transpose(1, 2)  # [B, groups, channels, group, H, W]
+        place = times * (ROWS - 1)  # in rows
+        mine = (place.round() // self.group).long()  # [B, T]
+        inside = ((place - mine * self.group) / (self.group - 1)).clamp(0, 1)
+        every = known(inside[:, None].expand(-1, groups, -1).flatten(0, 1))  # all times: the head is small
+        y = self._angles(parts.flatten(0, 1).flatten(1, 2), self._own(every))
+        return y.unflatten(0, (-1, groups)).gather(1, mine[:, None]).squeeze(1)
 
 
 def _plain_width(rows: bool) -> int:
@@ -218,11 +253,13 @@ class SteeringPlain10(_TrunkAndHead):
     """PPLN's trunk and a plain head as deep and as large: ten angles, interpolated linearly.
 
     rows: the trunk reads one row at a time, and the features of all ten are joined. stride: of the trunk's
-    first layer.
+    first layer. outputs: angles at another number of time stamps, evenly from 0 to 1.
     """
 
-    def __init__(self, *, inputs: _Inputs = "both", rows: bool = False, stride: int = 1) -> None:
-        super().__init__(inputs, rows, stride, _plain_width(rows), ROWS, nn.Linear)
+    def __init__(
+        self, *, inputs: _Inputs = "both", rows: bool = False, stride: int = 1, outputs: int = ROWS
+    ) -> None:
+        super().__init__(inputs, rows, stride, _plain_width(rows), _several(outputs), nn.Linear)
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
         return interpolate(self.head(self.trunk(x)), t)

@@ -4,7 +4,6 @@ Weights are files of weights.py, NAME.safetensors: in the package, with their su
 the folder that the environment variable PPLN_WEIGHTS names, which is looked at first.
 """
 
-import hashlib
 import json
 import os
 import textwrap
@@ -18,6 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ppln.files import sha256
 from ppln.models import weights
 from ppln.models.networks import NETWORKS, all_options, check_shapes, known, without_memory
 from ppln.models.weights import Card
@@ -122,9 +122,7 @@ def weights_file(name: str) -> Path:
 
 def _check_shipped(path: Path) -> None:
     listed = json.loads((_SHIPPED / "checksums.json").read_bytes()).get(path.name)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != listed:
+    if sha256(path) != listed:
         raise ValueError(
             f"{path} is not the file that ppln came with (its SHA-256 differs); install torch-ppln again"
         )

@@ -23,8 +23,9 @@ _SUFFIXES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")  # of plots
 
 @dataclass(frozen=True)
 class Info:
-    """Print what is in a recording: sensor, events, rates, gaps, frames, triggers, signals, IMU samples.
-    For example: ppln info recording.aedat4 --plot recording.png"""
+    """Print what is in a recording: sensor; events, their rates and gaps; frames; triggers, which are pulses
+    from outside; signals, such as the angle of a steering wheel; samples of an IMU, which are accelerations
+    and turns of the camera. For example: ppln info recording.aedat4 --plot recording.png"""
 
     recording: Path
     """The recording: a file, or a folder."""
@@ -33,7 +34,8 @@ class Info:
     overwrite: bool = False
     """Replace a picture that exists."""
     format: str | None = None
-    """The format of the recording, such as aedat4. Default: as its content tells."""
+    """The format of the recording, such as aedat4; docs/howto-events.md lists them. Default: as its content
+    tells."""
     reading: Options = Options()  # noqa: RUF009
     """How the recording is read."""
 

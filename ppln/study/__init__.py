@@ -1,6 +1,6 @@
-"""Studies, by the name of their task: what is compared, and how. Only the command line is above."""
+"""Studies by name: what is compared, and how. Only the command line is above."""
 
-from ppln.study import deblur
+from ppln.study import deblur, steering
 from ppln.study.rows import Study
 
-STUDIES: dict[str, Study] = {"deblur": deblur.STUDY}
+STUDIES: dict[str, Study] = {study.name: study for study in (deblur.STUDY, steering.DRIVING, steering.DONKEY)}

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from ppln.engine import stored
 from ppln.engine.config import Run, Train
+from ppln.forms import check_least
 from ppln.models import weights
 from ppln.study.portions import Plain, difference
 from ppln.study.rows import Row, Study
@@ -67,9 +68,7 @@ class Reproduce:
         if self.minutes is not None and not self.minutes >= 0:
             raise ValueError(f"minutes is {self.minutes}; give 0 or more")
         samples = (f"{split}_samples" for split in ("train", "val", "test"))
-        for name in ("processes", "steps", "batch", *samples, "height", "width"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
+        check_least(self, 1, "processes", "steps", "batch", *samples, "height", "width")
         seeds = (0,) if self.seeds is None else self.seeds
         if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
             raise ValueError(f"seeds are {self.seeds}; give one or more, each once, none below 0")

@@ -1,6 +1,6 @@
 """Whether the claims of a study hold, by the results that there are.
 
-    for verdict in verdicts(STUDIES["deblur"], results): ...
+    judge(STUDIES["deblur"], STUDIES["deblur"].claims[0], results).holds
 
 Seeds of both rows are paired. Student's interval of the differences says how certain they are over seeds, and
 the same over samples, of means over seeds, where the metric is a mean over samples. The paper's test, where
@@ -26,12 +26,6 @@ class Verdict:
     p: float | None  # one-tailed, by Welch's t test over all seeds of both: "ours is not better"
     holds: bool
     """The difference is large enough, and with two seeds or more, surely not 0."""
-
-
-def verdicts(study: Study, results: Sequence[Plain]) -> list[Verdict]:
-    """Of the claims that there are results for."""
-    found = (judge(study, claim, results) for claim in study.claims)
-    return [verdict for verdict in found if verdict is not None]
 
 
 def judge(study: Study, claim: Claim, results: Sequence[Plain]) -> Verdict | None:

@@ -22,11 +22,12 @@ class Reproduction:
     """Options."""
     add: tuple[Path, ...] = ()
     """More study.json files, which this command wrote elsewhere, as on another machine: what is in them
-    counts as done. With --tune: they have trainings in full, which decide between rates that are close.
-    Default: none."""
+    counts as done. With --tune: where two learning rates are close, what is in them decides. Default:
+    none."""
     page: Path | None = None
-    """Write all of it as a page of Markdown, with how learning rates were searched, by the tune.json in OUT
-    or beside the files of --add. Default: print the tables."""
+    """Write the tables and all that is told of them to this Markdown file, as docs/study-deblur.md is. How
+    learning rates were found is told by a tune.json, in OUT or beside a file of --add. Default: print the
+    tables."""
 
 
 class WantedStudy(NamedTuple):
@@ -39,14 +40,15 @@ def usage() -> str:
     lines = [
         "usage: ppln reproduce STUDY [OPTIONS]\n",
         "Train and evaluate all methods that a study compares, each a row of its tables.",
-        "`ppln reproduce STUDY --help` lists the options.\n",
+        "`ppln reproduce STUDY --help` lists the options. docs/study-deblur.md has the tables of deblur, and",
+        "explains the words below.\n",
     ]
     for name, study in STUDIES.items():
         lines += [f"Rows of the study {name}:", *(f"  {row.key:24}{row.title}" for row in study.rows)]
     return "\n".join(lines)
 
 
-def parse(words: Sequence[str]) -> tuple[Command, WantedStudy]:
+def asked_for(words: Sequence[str]) -> tuple[Command, WantedStudy]:
     """What `ppln reproduce` is asked for by these words. `--help` among them raises Help."""
     name, *rest = words or ["--help"]
     if name in HELP:

@@ -94,6 +94,7 @@ _KINDS = ("", "-residual", "-balanced")
 _TRIED = ("head-around", "head-around-10", "head-pp", "head-pp-10", "head-pp-around", "head-segments-20")
 
 STUDY = Study(
+    name="deblur",
     settings={
         "task": {
             **{"name": "deblur", "data": "scenes", "height": 128, "width": 128},

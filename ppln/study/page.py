@@ -30,13 +30,13 @@ def check_page(path: Path, study: Study) -> None:
     check_target(path, overwrite=True)
     if path.exists() and _made(study) not in path.read_bytes().decode(errors="replace"):
         raise ValueError(
-            f"page: {path} is there, and is no page of the study {study.task}; give another name, or move it "
+            f"page: {path} is there, and is no page of the study {study.name}; give another name, or move it "
             "away"
         )
 
 
 def _made(study: Study) -> str:
-    return f"`ppln reproduce {study.task} --page` wrote this page from result files; do not edit it by hand."
+    return f"`ppln reproduce {study.name} --page` wrote this page from result files; do not edit it by hand."
 
 
 def search_file(folders: Iterable[Path]) -> Path | None:
@@ -47,7 +47,7 @@ def search_file(folders: Iterable[Path]) -> Path | None:
 def markdown(study: Study, found: Mapping[str, Any], searched: Mapping[str, Any] | None = None) -> str:
     """The page. searched: what a tune.json has."""
     own, more = _seeds(study, found["results"])
-    parts = [f"# {study.title or f'The study of {study.task}'}", study.about]
+    parts = [f"# {study.title or f'The study of {study.name}'}", study.about]
     parts += [f"**Note.** {study.note}"] if study.note else []
     parts += [
         _made(study),

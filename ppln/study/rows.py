@@ -101,6 +101,8 @@ class Search:
 
 @dataclass(frozen=True)
 class Study:
+    name: str
+    """By which `ppln reproduce` knows it."""
     settings: Settings
     """Sections task, optimizer and machine, as stored.build takes them: the budget of all rows."""
     budget: str

@@ -4,6 +4,7 @@ import gc
 import re
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -113,6 +114,8 @@ def test_sets(study: Study, how: Reproduce) -> dict[str, StudySet]:
     values: dict[str, dict[str, Any]] = {
         name: {**shared, **changes, **given} for name, changes in study.sets.items()
     }
+    if how.minutes == 0:  # tables of what is done need no data
+        values = {name: of for name, of in values.items() if Path(of.get("folder", ".")).is_dir()}
     for text in how.windows:
         name, _, folder = text.partition("=")
         if not folder or not re.fullmatch(r"[\w-]+", name):
@@ -121,4 +124,4 @@ def test_sets(study: Study, how: Reproduce) -> dict[str, StudySet]:
             raise ValueError(f"windows: there is a test set {name!r} already; give another name")
         values[name] = {"name": shared["name"], **study.windows, "folder": folder}
     tasks = {name: stored.build(Task, of, name) for name, of in values.items()}  # type: ignore[type-abstract]
-    return {name: StudySet(task, is_read=name not in study.sets) for name, task in tasks.items()}
+    return {name: StudySet(task, is_read="folder" in values[name]) for name, task in tasks.items()}

@@ -90,7 +90,7 @@ def tune(study: Study, how: Reproduce, say: Say, add: Sequence[Path] = ()) -> di
 
 def searched(study: Study) -> Search:
     if study.search is None:
-        raise ValueError(f"tune: the study {study.task} has no search of learning rates")
+        raise ValueError(f"tune: the study {study.name} has no search of learning rates")
     return study.search
 
 

@@ -94,16 +94,14 @@ def dot(picture: Picture, u: float, v: float, colour: Colour, radius: int = 1) -
     picture[max(top, 0) : max(top + size, 0), max(left, 0) : max(left + size, 0)] = colour
 
 
-def line(
-    picture: Picture, start: Sequence[float], end: Sequence[float], colour: Colour, radius: int = 0
-) -> None:
+def line(picture: Picture, start: Sequence[float], end: Sequence[float], colour: Colour) -> None:
     """From (column, row) to (column, row), in place."""
     if not np.isfinite([*start, *end]).all():
         return
     steps = int(max(abs(end[0] - start[0]), abs(end[1] - start[1]))) + 1
     for share in np.linspace(0, 1, steps + 1):
         u, v = (a + share * (b - a) for a, b in zip(start, end, strict=True))
-        dot(picture, u, v, colour, radius)
+        dot(picture, u, v, colour, 0)
 
 
 def write(picture: Picture, text: str, u: int, v: int, colour: Colour = BLACK) -> None:

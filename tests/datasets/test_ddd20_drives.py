@@ -12,14 +12,13 @@ import torch
 
 from ppln.cli import main
 from ppln.datasets import ddd20
-from ppln.datasets.ddd20 import DAY, NIGHT, Ddd20Options, find_recordings, prepare, select
+from ppln.datasets.ddd20 import DAY, NIGHT, find_recordings, prepare, select
 from ppln.datasets.ddd20_rows import SIZE, _from_raw, added_counts, read_labels, scaled_frames
 from ppln.datasets.drives import DriveManifest, DriveWindows
 from ppln.events import RecordingError
 from ppln.tasks import Steering
 
 DARK, BRIGHT = 1502336427, 1500220388  # 2 x (100 + 400) and 2 x (500 + 200) rows are left out
-PARTIAL = Ddd20Options(partial=True)
 
 
 @pytest.fixture(autouse=True)
@@ -171,8 +170,8 @@ def test_pictures_become_smaller():
 def test_exports_end_to_end(tmp_path):
     raw, out = folder(tmp_path), tmp_path / "out"
     driven.export(raw / "rec1_export.hdf5", 10)
-    options = Ddd20Options(partial=True, verify=True, workers=2, seed=5)
-    summary = prepare(raw, out, options)
+    options = {"partial": True, "verify": True, "workers": 2, "seed": 5}
+    summary = prepare(raw, out, **options)
     assert summary.made == (f"rec{BRIGHT}", f"rec{DARK}")
     assert [path.name for path in summary.ignored] == ["rec1_export.hdf5"]
     manifest = DriveManifest.read(out)
@@ -198,10 +197,10 @@ def test_exports_end_to_end(tmp_path):
     samples = test.batch([0, len(test) - 1])
     assert samples.night.tolist() == [False, True]
     assert task.batch(samples, None, 0).x.shape == (2, 20, 128, 172)
-    assert prepare(raw, out, options).made == ()
-    with pytest.raises(ValueError, match=r"'ddd20' with seed 5 .* not of 'ddd20-released' with 5"):
-        prepare(raw, out, Ddd20Options(partial=True, seed=5, released_protocol=True))
-    other = prepare(raw, tmp_path / "released", Ddd20Options(partial=True, released_protocol=True))
+    assert prepare(raw, out, **options).made == ()
+    with pytest.raises(ValueError, match=r"'ddd20' with seed 5 .* not of 'ddd20-released' with seed 5"):
+        prepare(raw, out, partial=True, seed=5, released_protocol=True)
+    other = prepare(raw, tmp_path / "released", partial=True, released_protocol=True)
     assert other.manifest.protocol == "ddd20-released"
 
 
@@ -220,9 +219,13 @@ def test_as_released_a_recording_may_have_no_windows(tmp_path, monkeypatch):
             values = file[name][:rows]
             del file[name]
             file[name] = values
-    released = Ddd20Options(partial=True, released_protocol=True, verify=True)
-    assert prepare(tmp_path / "raw", tmp_path / "a", released).manifest.recordings[f"rec{DARK}"].windows == 0
-    assert prepare(tmp_path / "raw", tmp_path / "b", PARTIAL).manifest.recordings[f"rec{DARK}"].windows > 30
+    released = {"partial": True, "released_protocol": True, "verify": True}
+    assert (
+        prepare(tmp_path / "raw", tmp_path / "a", **released).manifest.recordings[f"rec{DARK}"].windows == 0
+    )
+    assert (
+        prepare(tmp_path / "raw", tmp_path / "b", partial=True).manifest.recordings[f"rec{DARK}"].windows > 30
+    )
 
 
 def select_all(angle, speed, released):
@@ -266,7 +269,7 @@ def test_damage_is_told_and_the_others_are_made(tmp_path, damage, message):
     raw = folder(tmp_path)
     damage(raw / f"rec{DARK}_export.hdf5")
     with pytest.raises(RecordingError, match=message):
-        prepare(raw, tmp_path / "out", PARTIAL)
+        prepare(raw, tmp_path / "out", partial=True)
     assert list(DriveManifest.read(tmp_path / "out").recordings) == [f"rec{BRIGHT}"]
     names = sorted(file.name for file in (tmp_path / "out").iterdir() if file.name != ".lock")
     assert names == ["manifest.json", f"rec{BRIGHT}.h5"]
@@ -301,7 +304,7 @@ def test_raw_recordings_are_binned(tmp_path, raw_recording):
     assert len(found.t_us) == 1100
     np.testing.assert_array_equal(found.angle_deg, angle)
     np.testing.assert_array_equal(found.speed_kmh, speed)
-    prepare(raw_recording.parent, tmp_path / "out", Ddd20Options(partial=True, verify=True))
+    prepare(raw_recording.parent, tmp_path / "out", partial=True, verify=True)
     made = columns(tmp_path / "out" / f"rec{DARK}.h5")
     chosen = select(angle, speed, NIGHT[DARK], seed=(0, DARK))
     np.testing.assert_array_equal(made["angle_deg"], angle[chosen.rows])
@@ -331,7 +334,7 @@ def test_a_raw_recording_whose_frames_stop(tmp_path, raw_recording):
     with pytest.raises(
         RecordingError, match=r"has no frame in the second before \d+ us; is the recording whole"
     ):
-        prepare(raw_recording.parent, tmp_path / "out", PARTIAL)
+        prepare(raw_recording.parent, tmp_path / "out", partial=True)
     assert [file.name for file in (tmp_path / "out").iterdir() if file.suffix == ".h5"] == []
 
 
@@ -340,7 +343,7 @@ def test_a_raw_recording_with_a_damaged_packet(tmp_path, raw_recording):
     with h5py.File(raw_recording, "r+") as file:
         file["dvs/data"][250] = np.zeros(5, np.uint8)
     with pytest.raises(RecordingError, match=rf"rec{DARK}.hdf5: dvs/data, row 250 is cut short: 5 bytes"):
-        prepare(raw_recording.parent, tmp_path / "out", PARTIAL)
+        prepare(raw_recording.parent, tmp_path / "out", partial=True)
     names = sorted(file.name for file in (tmp_path / "out").iterdir() if file.name != ".lock")
     assert names == ["manifest.json", f"rec{BRIGHT}.h5"]
 
@@ -350,7 +353,7 @@ def test_a_raw_recording_without_measurements(tmp_path, raw_recording, name):
     with h5py.File(raw_recording, "r+") as file:
         del file[name]
     with pytest.raises(RecordingError, match=rf"rec{DARK}.hdf5 has no {name}"):
-        prepare(raw_recording.parent, tmp_path / "out", PARTIAL)
+        prepare(raw_recording.parent, tmp_path / "out", partial=True)
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):

@@ -3,7 +3,6 @@
 import multiprocessing
 import pickle
 import tempfile
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import recorded
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory import traced
 
 from ppln.datasets import hqf, windows
 from ppln.datasets.prepare import prepare
@@ -126,11 +126,9 @@ def test_memory_is_that_of_a_window(tmp_path):
     source = recorded.write_bag(tmp_path / "a.bag", recorded.recording(280, events=4_000_000))
     windows = iter_windows(source)
     next(windows)
-    tracemalloc.start()
-    assert sum(1 for _ in windows) == 19
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < source.stat().st_size / 2
+    with traced() as memory:
+        assert sum(1 for _ in windows) == 19
+    assert memory.peak < source.stat().st_size / 2
 
 
 def written(path: Path, made, **changes) -> Path:
@@ -349,7 +347,10 @@ def test_folders_that_cannot_be_used(folder, tmp_path):
     for text, fault in (
         ("{", "Expecting property name"),
         ("[]", r"it is \[\]; expected names and values"),
-        (manifest.text().replace('"version": 1', '"version": 9'), "version 9, this ppln reads 1"),
+        (
+            manifest.text().replace('"version": 1', '"version": 9'),
+            "version 9, and deblurring reads 'ppln windows' of version 1",
+        ),
         (manifest.text().replace('"hqf"', '"dvs"'), "protocol is 'dvs'"),
         (manifest.text().replace('"width"', '"wide"'), "width is missing"),
         (manifest.text().replace('"width": ', '"wide": 0, "width": '), "wide"),

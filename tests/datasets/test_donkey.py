@@ -1,6 +1,7 @@
 """Donkeycar tubs: three layouts, where drives are cut, how they are split, and what is damaged."""
 
 import json
+import os
 from pathlib import Path
 
 import driven
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from ppln.datasets import donkey
-from ppln.datasets.donkey import DEGREES, DonkeyOptions, prepare, split
+from ppln.datasets.donkey import DEGREES, prepare, split
 from ppln.datasets.drives import DriveManifest, DriveWindows
 from ppln.datasets.folders import alone
 from ppln.events import RecordingError
@@ -36,7 +37,7 @@ def test_three_layouts_hold_the_same_drive(tmp_path):
     driven.tub_v2(tmp_path / "raw" / "two", 60)
     driven.packed(tmp_path / "raw" / "three.h5", 60)
     (tmp_path / "raw" / "notes.txt").write_text("words")
-    summary = prepare(tmp_path / "raw", tmp_path / "out", DonkeyOptions(verify=True))
+    summary = prepare(tmp_path / "raw", tmp_path / "out", verify=True)
     assert summary.made == ("one", "three", "two")
     assert [path.name for path in summary.ignored] == ["notes.txt"]
     one, three, two = (columns(tmp_path / "out" / f"{name}.h5") for name in summary.made)
@@ -48,7 +49,7 @@ def test_three_layouts_hold_the_same_drive(tmp_path):
 
 
 def test_rows_are_frames_with_the_events_before_them(tmp_path):
-    prepare(driven.packed(tmp_path / "a.h5", 60), tmp_path / "out", DonkeyOptions(seed=3))
+    prepare(driven.packed(tmp_path / "a.h5", 60), tmp_path / "out", seed=3)
     found = columns(tmp_path / "out" / "a.h5")
     images = driven.pictures(60)
     train, val, test = split(59)
@@ -69,15 +70,36 @@ def test_rows_are_frames_with_the_events_before_them(tmp_path):
         assert file.attrs["degrees"] == DEGREES == -30
 
 
+def test_pictures_can_be_made_smaller(tmp_path):
+    """Means of squares; the events are of the small pictures; another size needs another folder."""
+    tub = driven.packed(tmp_path / "a.h5", 40)
+    prepare(tub, tmp_path / "out", shrink=2, verify=True)
+    found, images = columns(tmp_path / "out" / "a.h5"), driven.pictures(40)
+    train, *_ = split(39)
+    height, width = driven.SIZE
+    means = images.reshape(-1, height // 2, 2, width // 2, 2).mean((2, 4)).round()
+    np.testing.assert_array_equal(found["aps"][: len(train)], means[1 : len(train) + 1])
+    light = [(50_000 * k, intensities(np.dtype(np.uint8))[m.astype(np.uint8)]) for k, m in enumerate(means)]
+    events = list(simulate_video(iter(light), seed=0))[3]
+    assert np.abs(found["dvs"][3]).sum() > 0
+    assert found["dvs"][3].sum() == 2 * int(events.p.sum()) - len(events)
+    with pytest.raises(ValueError, match=r"'donkey, shrunk by 2' .* not of 'donkey'"):
+        prepare(tub, tmp_path / "out")
+    with pytest.raises(Exception, match=r"shrink is 99, but a picture has \(12, 16\) pixels"):
+        prepare(tub, tmp_path / "other", shrink=99)
+
+
 def test_another_seed_is_another_camera(tmp_path):
     tub = driven.packed(tmp_path / "a.h5", 40)
     for name, seed in (("one", 0), ("same", 0), ("other", 1)):
-        prepare(tub, tmp_path / name, DonkeyOptions(seed=seed))
+        prepare(tub, tmp_path / name, seed=seed)
     one, same, other = (columns(tmp_path / name / "a.h5")["dvs"] for name in ("one", "same", "other"))
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
-    with pytest.raises(ValueError, match=r"'donkey' with seed 0 and step 2, not of 'donkey' with 1 and 2"):
-        prepare(tub, tmp_path / "one", DonkeyOptions(seed=1))
+    with pytest.raises(
+        ValueError, match=r"'donkey' with seed 0 and step 2, not of 'donkey' with seed 1 and step 2"
+    ):
+        prepare(tub, tmp_path / "one", seed=1)
 
 
 def stretches_of(path: Path) -> list[int]:
@@ -106,13 +128,13 @@ def test_where_a_drive_is_cut(tmp_path):
 
 def test_no_window_crosses_a_split_or_a_gap(tmp_path):
     gaps = [70]
-    prepare(driven.packed(tmp_path / "a.h5", 400, gaps=gaps), tmp_path / "out", DonkeyOptions(step=2))
+    prepare(driven.packed(tmp_path / "a.h5", 400, gaps=gaps), tmp_path / "out", step=2)
     found = columns(tmp_path / "out" / "a.h5")
     seen = {}
     for name in ("train", "val", "test"):
         windows = DriveWindows(tmp_path / "out", name)
         assert len(windows) == len(windows.manifest.part("a", name))
-        first, _ = windows._columns("a", tmp_path / "out" / "a.h5")
+        first, _ = windows._kept("a", tmp_path / "out" / "a.h5")
         times = np.stack([found["t_us"][k : k + 10] for k in first])
         assert (np.diff(times, axis=1) == 50_000).all()
         seen[name] = {int(t) for t in times.ravel()}
@@ -141,7 +163,9 @@ def test_a_folder_is_data_of_the_task(tmp_path):
         source.batch([-1])
     with pytest.raises(ValueError, match="data is 'windows' and folder is 'None'; windows need the folder"):
         Steering(data="windows")
-    with pytest.raises(FileNotFoundError, match=r"no prepared drives in .*nowhere; run: ppln prepare donkey"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no prepared windows in .*nowhere; run: ppln prepare donkey"
+    ):
         Steering(data="windows", folder=tmp_path / "nowhere").source("train")
     del source  # HDF5 does not write to a file that is open
     with h5py.File(tmp_path / "out" / "a.h5", "r+") as file:
@@ -184,9 +208,33 @@ def lead_away(tub: Path) -> None:
     (tub / "catalog_1.catalog").write_text(text.replace("30_cam", "../30_cam"))
 
 
+def pipe(tub: Path) -> None:
+    lose(tub)
+    os.mkfifo(tub / "images" / "30_cam_image_array_.png")
+
+
+def device(tub: Path) -> None:
+    lose(tub)
+    (tub / "images" / "30_cam_image_array_.png").symlink_to("/dev/zero")
+
+
+def enlarge(tub: Path) -> None:
+    large = driven.iio.imwrite("<bytes>", np.zeros((2049, 2048), np.uint8), extension=".png")
+    for file in (tub / "images").iterdir():
+        file.write_bytes(large)
+
+
+def blow_up(tub: Path) -> None:
+    os.truncate(tub / "catalog_1.catalog", donkey.MOST_TEXT + 1)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (pipe, r"bad/images/30_cam_image_array_.png is not a file"),
+        (device, r"bad/images/30_cam_image_array_.png is not a file"),
+        (enlarge, r"has \(2049, 2048\) pixels, and 4,194,304 at most can be used"),
+        (blow_up, r"catalog_1.catalog has 67,108,865 bytes, and files of records 67,108,864 at most"),
         (lose, r"bad lacks the picture 30_cam_image_array_.png; is the tub whole\?"),
         (spoil, r"bad: 30_cam_image_array_.png is no picture that can be read"),
         (shrink, r"30_cam_image_array_.png has \(4, 4\) pixels, the one before \(12, 16\)"),
@@ -214,14 +262,14 @@ def test_made_by_several_and_gone_on_with(tmp_path):
     prepare(raw / "t1.h5", tmp_path / "two")
     with alone(tmp_path / "two"), pytest.raises(ValueError, match="where another run is at work"):
         prepare(raw, tmp_path / "two")
-    summary = prepare(raw, tmp_path / "two", DonkeyOptions(workers=2, verify=True))
+    summary = prepare(raw, tmp_path / "two", workers=2, verify=True)
     assert (summary.made, summary.kept) == (("t0", "t2"), ("t1",))
     for name in ("t0.h5", "t1.h5", "t2.h5", "manifest.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     with h5py.File(tmp_path / "two" / "t1.h5", "r+") as file:
         file["angle_deg"][4] += 1
     with pytest.raises(ValueError, match=r"t1.h5 is not what .*SHA-256.*, angle_deg differs in row 4; give"):
-        prepare(raw, tmp_path / "two", DonkeyOptions(verify=True))
+        prepare(raw, tmp_path / "two", verify=True)
 
 
 def _folder(tmp_path: Path) -> Path:
@@ -229,13 +277,29 @@ def _folder(tmp_path: Path) -> Path:
     return tmp_path / "raw"
 
 
+def test_pipes_are_not_waited_for(tmp_path):
+    driven.tub_v1(tmp_path / "raw" / "tub", 60)
+    os.mkfifo(tmp_path / "raw" / "pipe")
+    assert [path.name for path in prepare(tmp_path / "raw", tmp_path / "out").ignored] == ["pipe"]
+    with pytest.raises(ValueError, match="pipe is no tub; a tub is"):
+        prepare(tmp_path / "raw" / "pipe", tmp_path / "out")
+    record = tmp_path / "raw" / "tub" / "record_30.json"
+    record.unlink()
+    os.mkfifo(record)
+    with pytest.raises(RecordingError, match=r"record_30.json is not a file"):
+        prepare(tmp_path / "raw", tmp_path / "again")
+
+
 def test_what_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no tub .*nowhere"):
         prepare(tmp_path / "nowhere", tmp_path / "out")
-    with pytest.raises(ValueError, match=r"raw is no tub, nor a folder of tubs; a tub is"):
+    with pytest.raises(FileNotFoundError, match=r"there is no tub in the folder .*raw; give .*; a tub is"):
         prepare(_folder(tmp_path), tmp_path / "out")
+    (tmp_path / "words.txt").write_text("no tub")
+    with pytest.raises(ValueError, match=r"words.txt is no tub; a tub is a folder with record_0.json or"):
+        prepare(tmp_path / "words.txt", tmp_path / "out")
     with pytest.raises(ValueError, match="step is 0; give 1 or more"):
-        prepare(driven.packed(tmp_path / "a.h5", 30), tmp_path / "out", DonkeyOptions(step=0))
+        prepare(driven.packed(tmp_path / "a.h5", 30), tmp_path / "out", step=0)
     with pytest.raises(RecordingError, match=r"a.h5 has 8 records, and nowhere 11 of one stretch"):
         prepare(driven.packed(tmp_path / "a.h5", 8), tmp_path / "out")
 

@@ -11,7 +11,6 @@ import recorded
 
 from ppln.datasets import donkey
 from ppln.datasets import prepare as deblurring
-from ppln.datasets.donkey import DonkeyOptions
 from ppln.datasets.drives import DriveManifest, DriveWindows, signed_counts, starts
 from ppln.events import Events
 
@@ -36,7 +35,7 @@ def test_signed_counts():
 @pytest.fixture
 def folder(tmp_path):
     tubs = [driven.packed(tmp_path / f"{name}.h5", 80, seed=k) for k, name in enumerate("ab")]
-    donkey.prepare(tubs, tmp_path / "out", DonkeyOptions(step=5))
+    donkey.prepare(tubs, tmp_path / "out", step=5)
     return tmp_path / "out"
 
 

@@ -396,7 +396,7 @@ def test_what_is_refused(raw, tmp_path):
     assert not out.exists()
     prepare(raw / "desk.bag", out, frames_per_blur=7)
     with pytest.raises(
-        ValueError, match=r"'recordings' with 7 frames, not of 'recordings' with 14; give another"
+        ValueError, match=r"'recordings' with 7 frames, not of 'recordings' with 14 frames; give another"
     ):
         prepare(raw / "desk.bag", out)
     (out / "manifest.json").write_text(json.dumps({"format": "ppln windows", "version": 2}))

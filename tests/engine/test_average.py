@@ -24,6 +24,16 @@ def step(model, i, part=slice(None)):
     model.zero_grad()
 
 
+def followed(steps):
+    """A model after some steps, and its average."""
+    model = network()
+    average = Average(model, DECAY)
+    for i in range(steps):
+        step(model, i)
+        average.update(model)
+    return model, average
+
+
 def copies(model):
     return {name: value.clone() for name, value in model.state_dict().items()}
 
@@ -78,11 +88,7 @@ def test_a_wrong_decay_is_named(decay):
 
 
 def test_a_loaded_average_goes_on_bit_for_bit():
-    model = network()
-    average = Average(model, DECAY)
-    for i in range(7):
-        step(model, i)
-        average.update(model)
+    model, average = followed(7)
     saved, updates = {name: value.clone() for name, value in average.state().items()}, average.updates
     other = Average(network(), DECAY)
     other.load(saved, updates)
@@ -116,11 +122,7 @@ def test_the_state_of_another_model_is_refused(change, message):
 
 def moved():
     """A model and an average that are not the same."""
-    model = network()
-    average = Average(model, DECAY)
-    for i in range(5):
-        step(model, i)
-        average.update(model)
+    model, average = followed(5)
     step(model, 5)
     return model, average
 

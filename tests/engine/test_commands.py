@@ -5,14 +5,13 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from processes import started, wait_for
 
 import ppln
 from ppln.cli import main
@@ -294,15 +293,11 @@ def test_a_signal_to_all_processes(folder, number, workers):
     """As Ctrl-C, a closed terminal, and managers of jobs send it."""
     command = f"{sys.executable} -m ppln train steering {TINY} --steps 100000 --out runs/a --log-every 1"
     command += f" --workers {workers}"
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command.split(), stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     table = folder / "runs/a/train.csv"
-    deadline = time.monotonic() + 120
-    while not (table.exists() and table.read_text().count("\n") > 3) and time.monotonic() < deadline:
-        assert process.poll() is None
-        time.sleep(0.05)
-    os.killpg(process.pid, number)
-    _, said = process.communicate(timeout=120)
+    with started(command.split()) as process:
+        wait_for(lambda: table.exists() and table.read_text().count("\n") > 3, process)
+        os.killpg(process.pid, number)
+        _, said = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     (line,) = [line for line in said.splitlines() if line.startswith("ppln")]
     assert "which is saved; to go on, add --resume --out runs/a" in line

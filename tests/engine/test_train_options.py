@@ -65,6 +65,8 @@ def test_options_of_the_network():
         options("--network", "steering-hu", "--options", "segments=2")
     with pytest.raises(ValueError, match="'steering-ppln' has no option widht; it has segments"):
         options("--options", "widht=3")
+    with pytest.raises(ValueError, match=r"^--options are .* of a network of more than 2000 tensors"):
+        parse("deblur", ["--options", "layers=1000000000"])
 
 
 def test_none_is_a_word_of_its_own():
@@ -227,13 +229,13 @@ def test_resume_refuses_another_training(flags, message):
 
 
 def test_resume_of_nothing():
-    with pytest.raises(ValueError, match="out is runs/none, where there is no run to resume"):
+    with pytest.raises(ValueError, match=r"^--out is runs/none, where there is no run to resume"):
         parse("fake", ["--resume", "--out", "runs/none"])
 
 
 def test_resume_of_another_task():
     started()
-    with pytest.raises(ValueError, match="out is runs/a, a run of fake; run: ppln train fake"):
+    with pytest.raises(ValueError, match=r"^--out is runs/a, a run of fake; run: ppln train fake"):
         parse("steering", ["--resume", "--out", "runs/a"])
 
 

@@ -16,7 +16,7 @@ from ppln.events import simulate as module
 from ppln.events.camera import EventCamera, EventTrain, Pixels, exceeds, most_of_poisson, thresholds
 from ppln.events.random import bits, normal_pair, uniform
 from ppln.events.representations import histogram
-from ppln.events.simulate import simulate_events, simulate_histogram, simulate_video
+from ppln.events.simulate import simulate_counts, simulate_events, simulate_histogram, simulate_video
 
 IDEAL = EventCamera.ideal()
 OFFSET = IDEAL.log_offset
@@ -308,6 +308,24 @@ def test_pieces_give_the_same(resolution_us):
     assert resolution_us > 1000 or all(len(packet) for packet in packets[:-1])
     order = np.lexsort((whole.x, whole.y, whole.t))
     np.testing.assert_array_equal(order, np.arange(len(whole)))
+
+
+def test_counts_are_those_of_the_events():
+    frames, times = texture(20), [3 + 1000 * k + k % 3 for k in range(20)]
+    whole = simulate_events(frames, times, NOISY, seed=9)
+    found = list(simulate_counts(zip(times, frames, strict=True), NOISY, seed=9))
+    assert len(found) == 19
+    for counts, begin, end in zip(found, times, times[1:], strict=False):
+        # What is stamped with the time of a frame may have come just before it, or just after.
+        least, most = (
+            histogram(whole.between(begin + 1, end), 1)[:2],
+            histogram(whole.between(begin, end + 1), 1)[:2],
+        )
+        assert (least <= counts).all()
+        assert (counts <= most).all()
+    total = histogram(whole, 1)[:2]
+    assert (sum(found) == total).all()
+    assert sum(int(counts.sum()) for counts in found) > 1000
 
 
 def test_threads_give_the_same():

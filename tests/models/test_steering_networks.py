@@ -134,3 +134,44 @@ def test_they_learn(name: str):
         optimizer.step()
         losses.append(loss.item())
     assert np.mean(losses[-5:]) < 0.1 * target.var()  # of a constant: 1
+
+
+@pytest.mark.parametrize("group", [2, 5])
+@pytest.mark.parametrize("semantics", ["paper", "released"])
+def test_steering_in_groups_of_rows(group, semantics):
+    """Each group is read by one network, which sees nothing of the others."""
+    torch.manual_seed(0)
+    model = ppln.create_model("steering-ppln", group=group, semantics=semantics).eval()
+    x, t = torch.rand(2, 20, 16, 22), torch.linspace(0, 1, 10).expand(2, 10)
+    y = model(x, t)
+    assert model.trunk.in_channels == 2 * group
+    alone = ppln.create_model("steering-ppln", semantics=semantics)
+    alone.trunk, alone.linear1, alone.blocks, alone.linear3 = (
+        *(model.trunk, model.linear1, model.blocks, model.linear3),
+    )
+    for first in range(0, 10, group):
+        rows = slice(first, first + group)
+        part = torch.cat([x[:, :10][:, rows], x[:, 10:][:, rows]], 1)
+        own = torch.linspace(0, 1, group).expand(2, group)
+        expected = alone.eval()(part, own)
+        # Released layers jump at t = 1, where rounding decides.
+        last = None if semantics == "paper" else -1
+        torch.testing.assert_close(y[:, rows][:, :last], expected[:, :last], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model(x, 0.0), y[:, 0], rtol=1e-4, atol=1e-5)
+    changed = x.clone()
+    changed[:, group:10] = 0  # the frames of all groups but the first
+    assert torch.equal(model(changed, t)[:, :group], y[:, :group])
+    for wrong in ({"group": 3}, {"group": 1}, {"group": 5, "rows": True}):
+        with pytest.raises(ValueError, match="group must be 2, 5 or 10"):
+            ppln.create_model("steering-ppln", **wrong)
+
+
+@pytest.mark.parametrize("name", ["steering-humod", "steering-plain-10"])
+def test_steering_with_other_numbers_of_outputs(name):
+    torch.manual_seed(0)
+    model = ppln.create_model(name, outputs=5).eval()
+    x = torch.rand(2, 20, 16, 22)
+    y = model(x, torch.linspace(0, 1, 9).expand(2, 9))
+    torch.testing.assert_close(y[:, 1::2], (y[:, :-1:2] + y[:, 2::2]) / 2)  # linear between five
+    with pytest.raises(ValueError, match="outputs must be 2 or more"):
+        ppln.create_model(name, outputs=1)

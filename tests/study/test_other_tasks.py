@@ -9,11 +9,12 @@ from test_studies import assert_sound
 from ppln.engine import provenance
 from ppln.study import tables, tune
 from ppln.study.budget import Reproduce
-from ppln.study.claims import verdicts
+from ppln.study.claims import judge
 from ppln.study.reproduce import reproduce
 from ppln.study.rows import Claim, Column, Metric, Row, Search, Study, Table
 
 STEERING = Study(
+    name="steering",
     settings={
         "task": {
             **{"name": "steering", "height": 32, "width": 43, "train_samples": 8},
@@ -57,6 +58,7 @@ STEERING = Study(
 )
 
 POSE = Study(
+    name="pose",
     settings={
         "task": {
             **{"name": "pose", "height": 64, "width": 88, "train_samples": 2, "substeps": 2},
@@ -130,7 +132,7 @@ def test_a_study_of_steering(tmp_path):
     assert lines(text, "By the light").keys() == {"day", "night"}
     assert lines(text, "By the light")["night"]["ResNet"] == row["RMSE at night, driving"]
 
-    lower, higher = verdicts(STEERING, found["results"])
+    lower, higher = (judge(STEERING, claim, found["results"]) for claim in STEERING.claims)
     values = {(r["row"], r["seed"]): r["sets"]["driving"]["metrics"]["rmse_deg"] for r in found["results"]}
     differences = [values["ppln", seed] - values["humod", seed] for seed in (0, 1)]
     assert lower.difference == pytest.approx(sum(differences) / 2)
@@ -158,6 +160,6 @@ def test_a_study_of_pose(tmp_path):
     took = lines(text, "What it took")
     assert [took[title]["heat maps"] for title in ("PPLN", "PPLN, not normalised")] == ["4", "2"]
     assert "p, one-tailed" not in text
-    (verdict,) = verdicts(POSE, found["results"])
+    (verdict,) = (judge(POSE, claim, found["results"]) for claim in POSE.claims)
     assert (verdict.p, verdict.seeds) == (None, 1)
     assert "its interval over seeds is on its side of 0" in text

@@ -4,12 +4,12 @@ import json
 import math
 import os
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 import torch
+from processes import started, wait_for
 
 from ppln.engine.watch import NotFinite
 from ppln.study import STUDIES, processes
@@ -177,20 +177,11 @@ def test_terminated_they_save_and_end(tmp_path):
     for name, value in {**SMALL, "steps": 100_000, "device": "cpu", "precision": "32"}.items():
         words += [f"--{name.replace('_', '-')}", str(value)]
     words += ["--textures", "scikit-image", "--rows", "unet-14", "--seeds", "0", "1"]
-    process = subprocess.Popen(
-        [sys.executable, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL),
-    )
     folders = [tmp_path / "out" / "unet-14" / seed for seed in "01"]
-    while not all((folder / "train.csv").exists() for folder in folders):
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=120)
+    with started([sys.executable, *words], env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
+        wait_for(lambda: all((folder / "train.csv").exists() for folder in folders), process)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM, said
     for folder in folders:
         assert (folder / "checkpoints" / "latest").exists()

@@ -4,10 +4,8 @@ import csv
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from line import Line, Lines, register, settings
+from processes import started, wait_for
 
 from ppln import tasks
 from ppln.engine import checkpoint, provenance, trained
@@ -31,6 +30,7 @@ from ppln.study.sets import Samples
 from ppln.tasks.deblur import Deblur
 
 TINY = Study(
+    name="line",
     settings={
         "task": {"name": "line", "train_samples": 20, "val_samples": 7},
         "optimizer": {"batch": 4, "steps": 6, "learning_rate": 0.01, "ema": 0.5},
@@ -245,18 +245,11 @@ def test_a_killed_process_loses_nothing_that_was_done(tmp_path):
     out, words = tmp_path / "out", [sys.executable, "-c", SCRIPT]
     words += [str(tmp_path / "out"), *map(str, Path(__file__).parents[:2])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-    )
-    assert process.stdout is not None
-    for text in process.stdout:
-        if text.startswith("large, seed 0: training"):
-            break
     latest = out / "large" / "0" / "checkpoints" / "latest"
-    while not latest.exists() and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    with started(words, stdout=subprocess.DEVNULL, env=environment) as process:
+        wait_for(latest.exists, process, every_s=0.01)
+        process.kill()
+        process.communicate(timeout=60)
     assert [(result["row"], result["seed"]) for result in read(out)["results"]] == [("small", 0)]
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120, check=True)
     assert "large, seed 0: going on" in done.stdout

@@ -55,6 +55,28 @@ def test_the_study_that_is_kept_is_of_these_rows(tmp_path):
         assert result["settings"] == settings, result["row"]
 
 
+@pytest.mark.parametrize("name", ["steering", "steering-donkey"])
+def test_the_studies_of_steering_that_are_kept_are_of_these_rows(name, tmp_path):
+    """By all that decides a result; and rates are those that the search took."""
+    study, how = STUDIES[name], Reproduce(tmp_path)
+    for result in json.loads((RESULTS / name / "study.json").read_text())["results"]:
+        now = row_settings(study, study.row(result["row"]), result["seed"], how)
+        assert result["settings"] == now, result["row"]
+    for key, tried in json.loads((RESULTS / name / "tune.json").read_text())["tried"].items():
+        assert tune.is_complete(study, tried), key
+        rate = train_settings(study, study.row(key), 0, how).optimizer.learning_rate
+        assert rate == pytest.approx(tune.choice(study, tried, {})["learning_rate"]), key
+
+
+@pytest.mark.parametrize("name", ["steering", "steering-donkey"])
+def test_rows_of_steering_are_equally_large(name):
+    """But for those that change the number of segments, or what is read together."""
+    for row in STUDIES[name].rows:
+        size = sum(p.numel() for p in without_memory(row.model, row.options).parameters())
+        larger = row.key.startswith("ppln-segments")
+        assert larger or 0.95 * 463_425 <= size <= 1.05 * 463_425, f"{row.key} has {size:,}"
+
+
 def assert_sound(study: Study) -> None:
     """What a study names is there."""
     keys = [row.key for row in study.rows]

@@ -47,11 +47,19 @@ TRIED = {
 }
 
 
-def test_the_page_in_the_repository_is_that_of_its_results():
-    """If this fails: `ppln reproduce deblur --page docs/study-deblur.md`, as the page says at its top."""
-    found = merge([RESULTS / "study.json", RESULTS / "study-seeds.json"])
-    want = page.markdown(STUDIES["deblur"], found, read_json(RESULTS / "tune.json", tune.FORM))
-    assert (ROOT / "docs" / "study-deblur.md").read_text() == want
+@pytest.mark.parametrize(
+    ("name", "files", "searched"),
+    [
+        ("deblur", ("study.json", "study-seeds.json"), "tune.json"),
+        ("steering", ("steering/study.json",), "steering/tune.json"),
+        ("steering-donkey", ("steering-donkey/study.json",), "steering-donkey/tune.json"),
+    ],
+)
+def test_the_page_in_the_repository_is_that_of_its_results(name, files, searched):
+    """If this fails: `ppln reproduce NAME --page docs/study-NAME.md`, as the page says at its top."""
+    found = merge([RESULTS / file for file in files])
+    want = page.markdown(STUDIES[name], found, read_json(RESULTS / searched, tune.FORM))
+    assert (ROOT / "docs" / f"study-{name}.md").read_text() == want
 
 
 def test_a_page_is_whole():

@@ -116,5 +116,5 @@ def test_what_has_no_search(tmp_path):
         tune.tune(TINY, Reproduce(tmp_path), print)
     with pytest.raises(ValueError, match="rates is small=1, which --tune has no use for; leave it out"):
         tune.tune(SEARCHED, Reproduce(tmp_path, rates=("small=1",)), print)
-    with pytest.raises(ValueError, match="rows: there is no 'large'; There are small"):
+    with pytest.raises(ValueError, match="rows: there is no 'large'; there are small"):
         tune.tune(SEARCHED, Reproduce(tmp_path, rows=("large",)), print)

@@ -212,3 +212,41 @@ def test_the_baseline_drives_straight_ahead(samples):
     (net,) = SMALL.baselines().values()
     found = SMALL.judge(SMALL.predict(net, batch), batch)
     torch.testing.assert_close(found["error_deg2"], batch.target.double().square().mean(1))
+
+
+def test_a_step_may_train_with_some_angles_only(samples):
+    every = replace(SMALL, train_every=2)
+    x, t, target, _ = every.batch(samples, torch.arange(4), seed=0)
+    assert x.shape[1] == 20  # networks see all rows
+    assert torch.equal(target, samples.angle_deg[:, ::2])
+    torch.testing.assert_close(t[0], torch.tensor([0.0, 2 / 9, 4 / 9, 6 / 9, 8 / 9]))
+    assert every.batch(samples, None, seed=0).target.shape == (4, 10)  # and are tested at all
+
+    few = replace(SMALL, times_per_sample=2, train_every=3)
+    drawn = [few.batch(samples, torch.arange(4) + 4 * step, seed=0) for step in range(40)]
+    rows = torch.cat([(batch.t * 9).round().long() for batch in drawn])
+    assert rows.shape == (160, 2)
+    assert set(rows.flatten().tolist()) == {0, 3, 6, 9}
+    assert (rows[:, 0] < rows[:, 1]).all()
+    for batch in drawn:
+        at = (batch.t * 9).round().long()
+        assert torch.equal(batch.target, samples.angle_deg.gather(1, at))
+    for wrong in ({"train_every": 0}, {"train_every": 10}, {"times_per_sample": 11}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            replace(SMALL, **wrong)
+
+
+def test_the_error_at_every_second_row():
+    angles = torch.zeros(2, 10)
+    prediction = torch.zeros(2, 10)
+    prediction[:, 1::2], prediction[:, ::2] = 3.0, 1.0
+    found = summary(prediction, batch_of(angles + torch.arange(10.0), [False, True]))
+    error = prediction - torch.arange(10.0)
+    assert found["rmse_deg_odd_rows"] == pytest.approx(error[:, 1::2].square().mean().sqrt().item())
+    assert found["rmse_deg_odd_rows"] != pytest.approx(found["rmse_deg"])
+
+
+def test_results_of_earlier_versions_are_read():
+    judged = SMALL.judge(torch.zeros(2, 10), batch_of(torch.rand(2, 10), [False, True]))
+    columns = {name: column.numpy() for name, column in judged.items() if name != "odd_rows_deg2"}
+    assert list(SMALL.summarize(columns)) == [name for name in SMALL.metrics if name != "rmse_deg_odd_rows"]

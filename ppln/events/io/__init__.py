@@ -152,8 +152,8 @@ def detect(path: str | Path) -> str:
     if not path.exists():
         raise FileNotFoundError(f"there is no recording {path}")
     head = b""
-    if path.is_file():
-        with path.open("rb") as file:
+    if not path.is_dir():
+        with regular(path).open("rb") as file:
             head = file.read(4096)
         if not head:
             raise RecordingError(f"{path} is empty")

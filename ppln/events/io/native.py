@@ -36,6 +36,7 @@ from ppln.events.recording import Frames, Imu, Recording, Signal, Triggers, Unre
 from ppln.files import put_in_place
 
 NAME, VERSION = b"ppln recording", 1
+COMPRESSION = 4  # of gzip, 0 to 9
 SUFFIXES = (".h5", ".hdf5")
 COLUMNS = ("events/x", "events/y", "events/t", "events/p")
 UNITS = {
@@ -117,7 +118,7 @@ def write_recording(
     path: str | Path,
     *,
     source_format: str = "",
-    compression: int = 4,
+    compression: int = COMPRESSION,
     overwrite: bool = False,
     inputs: Iterable[Path] = (),
 ) -> Counts:
@@ -138,7 +139,6 @@ def convert(
     *,
     format: str | None = None,
     options: Options | None = None,
-    compression: int = 4,
     verify: bool = True,
     overwrite: bool = False,
     progress: Tell | None = None,
@@ -153,7 +153,7 @@ def convert(
     inputs = sources(source, format=how["format"])
     with put_in_place(path, overwrite=overwrite, inputs=inputs) as aside:
         packets = told(iter_packets(source, **how), progress, "events written")
-        counts = _write(aside, packets, how["format"], compression)
+        counts = _write(aside, packets, how["format"], COMPRESSION)
         if verify:
             n, what = counts.events, "events compared"
             wanted = _digests(told(iter_packets(source, **how), progress, what, 0, 2 * n))

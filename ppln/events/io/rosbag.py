@@ -187,7 +187,8 @@ def _messages(path: Path, reader: Any, topics: list[str | None]) -> Iterator[tup
             yield f"message {count}, of {printable(connection.topic)}", connection.msgtype, message
             count += 1
     except Exception as error:  # a damaged bag, as above
-        raise RecordingError(f"{path} is damaged after {count} messages: {error!r}") from error
+        told = error if isinstance(error, ValueError) else repr(error)  # others may say nothing by themselves
+        raise RecordingError(f"{path} is damaged after {count} messages: {told}") from error
 
 
 def _array_head(message: bytes) -> tuple[int, int, int, int]:

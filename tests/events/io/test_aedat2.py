@@ -1,14 +1,14 @@
 """AEDAT-2.0: written here by the layout of the specification, and one recording of a real camera."""
 
 import struct
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fuzzing import assert_survives
+from memory import peak_of_streaming
 
-from ppln.events import Events, RecordingError, Sensor, iter_events, read_events, read_recording
+from ppln.events import Events, RecordingError, Sensor, read_events, read_recording
 from ppln.events.io import CHUNK, Options, aedat2, detect
 
 REAL = Path(__file__).parents[3] / "../shared/data/recordings/davis240_rotating_disk.aedat"
@@ -324,15 +324,7 @@ def test_streams_in_bounded_memory(tmp_path):
     sizes = [len(packet) for packet in aedat2.packets(path, Options(), True) if isinstance(packet, Events)]
     assert sum(sizes) == n
     assert max(sizes) <= CHUNK
-    tracemalloc.start()
-    start = 0
-    for window in iter_events(path, window_us=1_000_000, format="aedat2"):
-        assert window == events[start : start + len(window)]
-        start += len(window)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert start == n
-    assert peak < path.stat().st_size / 2
+    assert peak_of_streaming(path, events, "aedat2") < path.stat().st_size / 2
 
 
 def test_fuzzed(tmp_path):

@@ -120,6 +120,10 @@ def test_what_cannot_be_detected(formats, tmp_path):
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(RecordingError, match="file is a zip archive that is damaged or cut short"):
         detect(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(RecordingError, match="file is not a file; give a recording that is one"):
+        detect(path)
 
 
 def test_every_function_refuses_a_missing_file(tmp_path):
@@ -365,7 +369,7 @@ def test_pipes_are_not_waited_for(tmp_path, name):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(RecordingError, match="pipe is not a file; give a recording that is one"):
         read_events(tmp_path / "pipe", format=name, sensor=(4, 6))
-    with pytest.raises(RecordingError, match="of no known format"):
+    with pytest.raises(RecordingError, match="pipe is not a file"):
         read_events(tmp_path / "pipe")
 
 

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tracemalloc
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from fuzzing import assert_survives, damaged
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory import traced
 
 from ppln.events import (
     Events,
@@ -319,7 +319,8 @@ def test_a_full_disk_is_told_and_leaves_what_was_there(tmp_path, room, before):
     if not before:
         path.unlink()
     code = (
-        "import resource, sys; sys.path.insert(0, sys.argv[1]); from test_native import *\n"
+        'import resource, sys; sys.path[:0] = sys.argv[1], f"{sys.argv[1]}/../.."\n'
+        "from test_native import *\n"
         "recording = some_recording(200_000)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)\n"
         "try: native.write_recording(recording, sys.argv[2], overwrite=True)\n"
@@ -363,12 +364,10 @@ def test_convert_is_exact_and_holds_little(tmp_path, monkeypatch):
     native.write_recording(replace(some_recording(), sensor=Sensor(260, 346), events=written), source)
     monkeypatch.setattr(hdf5, "CHUNK", 1 << 14)
     assert max(len(part) for part in iter_events(source, window_us=1000)) < 1 << 14
-    tracemalloc.start()
-    counts = native.convert(source, target)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    with traced() as memory:
+        counts = native.convert(source, target)
     all_bytes = sum(getattr(written, name).nbytes for name in ("x", "y", "t", "p"))
-    assert peak < all_bytes / 2
+    assert memory.peak < all_bytes / 2
     assert counts == native.Counts(300_000, 3, 2, {"speed": 2}, 5)
     assert_same(read_recording(target), read_recording(source))
 

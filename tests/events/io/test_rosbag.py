@@ -3,14 +3,14 @@
 import os
 import re
 import struct
-import tracemalloc
 
 import numpy as np
 import pytest
 from fuzzing import assert_survives
 from hostile import outcomes
+from memory import peak_of_streaming
 
-from ppln.events import Events, RecordingError, iter_events, read_events, read_recording
+from ppln.events import Events, RecordingError, read_events, read_recording
 from ppln.events.io import CHUNK, Options, detect, rosbag
 
 rosbag1 = pytest.importorskip("rosbags.rosbag1")
@@ -358,14 +358,7 @@ def test_streams_in_bounded_memory(tmp_path, per_message):
     assert sum(map(len, packets)) == n
     assert max(map(len, packets)) <= CHUNK
     del packets
-    tracemalloc.start()
-    start = 0
-    for window in iter_events(path, window_us=1_000_000, format="rosbag"):
-        assert window == events[start : start + len(window)]
-        start += len(window)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert start == n
+    peak = peak_of_streaming(path, events, "rosbag")
     if per_message == 999:
         assert peak < path.stat().st_size / 2
 
@@ -400,7 +393,7 @@ def test_bombs(tmp_path):
     often.write_bytes(data[:index] + entry * 9_999 + data[index:])
 
     said = outcomes("info", long, often)
-    assert "long.bag is damaged after 0 messages: ValueError('there are more than" in said[0]
+    assert "long.bag is damaged after 0 messages: there are more than" in said[0]
     assert re.search(r"often.bag(: | is damaged after \d\d+ messages: .*)more comes out of its", said[1])
     assert [text.partition(":")[0] for text in said] == ["refused"] * 2
 

@@ -2,7 +2,6 @@
 
 import io
 import struct
-import tracemalloc
 import zipfile
 import zlib
 from fractions import Fraction
@@ -15,6 +14,7 @@ from fuzzing import assert_survives
 from hostile import outcomes
 from hypothesis import given
 from hypothesis import strategies as st
+from memory import traced
 
 from ppln.events import Events, RecordingError, iter_events, read_events, read_recording
 from ppln.events.io import CHUNK, Options, detect, text
@@ -354,12 +354,9 @@ def huge_png():
 def test_bombs(tmp_path, files, bomb, message):
     path = archive(tmp_path / "a.zip", files[2] | bomb)
     assert path.stat().st_size < 2_000_000
-    tracemalloc.start()
-    with pytest.raises(RecordingError, match=message):
+    with traced() as memory, pytest.raises(RecordingError, match=message):
         read_recording(path, format="text")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 20 << 20
+    assert memory.peak < 20 << 20
 
 
 def test_bombs_that_take_time_and_memory(tmp_path):
@@ -417,15 +414,13 @@ def test_streams_in_bounded_memory(tmp_path):
     assert sum(sizes) == n
     assert max(sizes) <= CHUNK
     assert CHUNK * len("0 0 0 0\n") >= 2 * text.BLOCK  # the shortest lines there are, in the longest block
-    tracemalloc.start()
     start = 0
-    for window in iter_events(path, window_us=200_000, format="text", sensor=SENSOR):
-        np.testing.assert_array_equal(window.t, t[start : start + len(window)])
-        start += len(window)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    with traced() as memory:
+        for window in iter_events(path, window_us=200_000, format="text", sensor=SENSOR):
+            np.testing.assert_array_equal(window.t, t[start : start + len(window)])
+            start += len(window)
     assert start == n
-    assert peak < 16 << 20
+    assert memory.peak < 16 << 20
 
 
 def test_fuzzed_text(tmp_path):

@@ -24,12 +24,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ppln.datasets.draws import Draws
-from ppln.datasets.source import DRIVE, SPLITS, SteeringSample, check_split
+from ppln.datasets.source import DRIVE, SPLITS, SteeringSample, check_split, picture_size
 from ppln.datasets.synthetic.driving import car
 from ppln.datasets.synthetic.driving.car import STEP_S, Course, Trip
 from ppln.datasets.synthetic.driving.landscape import render
 from ppln.datasets.synthetic.driving.road import EVENTS, GRID_M, PIXELS, VIEW_M, Look, Road, View, make_tile
-from ppln.events.events import Events, Sensor, whole
+from ppln.events.events import Events, whole
 from ppln.events.random import bits, normal_pair
 from ppln.events.recording import Frames, Recording, Signal
 from ppln.events.simulate import DVS, EventCamera, simulate_events, simulate_histogram
@@ -66,9 +66,7 @@ class Driving(Dataset[SteeringSample]):
         check_split(split)
         if night not in ("day", "night", "both"):
             raise ValueError(f"night is {night!r}; give 'day', 'night' or 'both'")
-        if not isinstance(size, Sequence) or len(size) != 2:
-            raise ValueError(f"size is {size!r}; give (height, width)")
-        self.size = Sensor(whole("height", size[0], least=16), whole("width", size[1], least=16))
+        self.size = picture_size(size)
         self.length = whole("length", length, least=1)
         self.seed = whole("seed", seed, least=0)
         self.split, self.night, self.camera = split, night, camera

@@ -34,13 +34,13 @@ from torch.utils.data import Dataset
 
 from ppln import geometry
 from ppln.datasets.draws import Draws
-from ppln.datasets.source import SPLITS, PoseSample, check_split
+from ppln.datasets.source import SPLITS, PoseSample, check_split, picture_size
 from ppln.datasets.synthetic.people.body import Bodies, MovingPart, render
 from ppln.datasets.synthetic.people.bvh import list_bvh, read_bvh_folder
 from ppln.datasets.synthetic.people.clips import Clips, Placement
 from ppln.datasets.synthetic.people.gestures import GESTURES, make_motion
 from ppln.datasets.synthetic.people.person import RADII, floor_of, make_lamps, make_room, make_textures
-from ppln.events.events import Events, Sensor, whole
+from ppln.events.events import Events, whole
 from ppln.events.recording import Frames, Recording, Signal
 from ppln.events.simulate import EventCamera, simulate_events, simulate_histogram
 from ppln.protocols import EVENT_FRAMES
@@ -80,17 +80,13 @@ class People(Dataset[PoseSample]):
         length: int = 10_000,
     ) -> None:
         check_split(split)
-        try:
-            height, width = (whole("size", n, least=16) for n in size)
-        except (TypeError, ValueError):
-            raise ValueError(f"size is {size!r}; give (height, width), each 16 or more") from None
         if not cameras or not set(cameras) <= {1, 2, 3, 4} or len(set(cameras)) < len(cameras):
             raise ValueError(f"cameras are {cameras!r}; give some of 1, 2, 3 and 4, each once")
         self.split, self.seed, self.camera = split, whole("seed", seed, least=0), camera
-        self.size, self.numbers = Sensor(height, width), tuple(cameras)
+        self.size, self.numbers = picture_size(size), tuple(cameras)
         self.frames, self.length = whole("frames", frames, least=1), whole("length", length, least=1)
         self.steps = math.ceil((self.frames + 1) * whole("substeps", substeps, least=1) * RESERVE)
-        pixels = height * width / math.prod(geometry.DHP19_SIZE)
+        pixels = math.prod(self.size) / math.prod(geometry.DHP19_SIZE)
         if events_per_frame is None:
             events_per_frame = max(1, round(EVENTS_PER_FRAME * pixels))
         self.events_per_frame = whole("events_per_frame", events_per_frame, least=1)

@@ -32,14 +32,14 @@ from torch.utils.data import Dataset
 
 from ppln import protocols
 from ppln.datasets.draws import Draws
-from ppln.datasets.source import SPLITS, DeblurSample
+from ppln.datasets.source import SPLITS, DeblurSample, picture_size
 from ppln.datasets.synthetic.scenes.frames import Davis, draw_davis, drawings_after, take
 from ppln.datasets.synthetic.scenes.stage import Looks, Stage, make_props, paint, set_stage, write_script
 from ppln.datasets.synthetic.scenes.textures import Textures
 from ppln.devices import send
 from ppln.events.camera import EventCamera, Traits
 from ppln.events.count import Clock, count_events
-from ppln.events.events import Sensor, whole
+from ppln.events.events import whole
 from ppln.events.recording import Frames, Recording
 from ppln.events.simulate import at_once, simulate_events, simulate_histogram
 
@@ -81,14 +81,10 @@ class Scenes(Dataset[DeblurSample]):
         between: int = 1,
         slow: bool = False,
     ) -> None:
-        try:
-            height, width = (whole("size", n, least=16) for n in size)
-        except (TypeError, ValueError):
-            raise ValueError(f"size is {size!r}; give (height, width), each 16 or more") from None
         if not 0 <= motion_px < math.inf:
             raise ValueError(f"motion_px is {motion_px}; give a finite number, 0 or more")
         self.split, self.seed = split, whole("seed", seed)
-        self.size = Sensor(height, width)
+        self.size = picture_size(size)
         self.frames, self.substeps = whole("frames", frames, least=2), whole("substeps", substeps, least=1)
         self.length, self.motion_px = whole("length", length, least=1), float(motion_px)
         self.camera, self.davis, self.between = camera, davis, whole("between", between, least=1)

@@ -429,8 +429,8 @@ def test_it_can_be_pickled(driving):
     [
         ({"split": "dev"}, "split is 'dev'; choose one of: train, val, test"),
         ({"night": "dusk"}, "night is 'dusk'; give 'day', 'night' or 'both'"),
-        ({"size": (8, 172)}, "height is 8; give 16 or more"),
-        ({"size": (128, 172.5)}, "width is 172.5; give a whole number"),
+        ({"size": (8, 172)}, r"size is \(8, 172\); give \(height, width\), each 16 or more"),
+        ({"size": (128, 172.5)}, r"size is \(128, 172.5\); give"),
         ({"size": 128}, "size is 128; give .height, width."),
         ({"length": 0}, "length is 0; give 1 or more"),
         ({"seed": -1}, "seed is -1; give 0 or more"),

@@ -1,0 +1,211 @@
+"""A recording and a network -> the angle of the steering wheel, at any times.
+
+    footage = open_footage("rec.h5")
+    for time_us, angle_deg, true_deg in Angles(network, footage, hz=100): ...
+
+Networks take ten rows, a window, and t = 0 is the end of the first of them, t = 1 that of the last, 0.45 s
+later. So that no time lies between two windows, each begins with the last row of the one before it; that time
+belongs to the earlier window. The last window of a run is its last ten rows, and is asked only for the times
+after the window before. A window goes through the network's trunk once, for all times in it.
+
+Dimensions: T time stamps, H x W picture.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice
+from math import ceil, floor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ppln.datasets.ddd20_rows import OLD_US, added, added_counts, scaled_frames
+from ppln.datasets.drives import DriveManifest
+from ppln.datasets.footage import Footage, FootageRow
+from ppln.datasets.source import SteeringSample
+from ppln.events.events import Sensor
+from ppln.events.io.ddd20_export import PERIOD_US
+from ppln.events.recording import Signal
+from ppln.models.weights import Card
+from ppln.protocols import ROWS
+from ppln.tasks.steering import Steering
+
+ROWS_HZ = 1_000_000 / PERIOD_US
+MOST_HZ, MOST_FILM_HZ = 10_000, 1000
+
+
+class Angle(NamedTuple):
+    """Positive to the left."""
+
+    time_us: int
+    angle_deg: float
+    true_deg: float | None  # as recorded
+
+
+class Part(NamedTuple):
+    """Of one window: what is asked of it."""
+
+    rows: int  # of the recording, that are done
+    angles: list[Angle]  # hz
+    views: list[tuple[Angle, FootageRow]]  # film_hz: and the row that had just ended
+
+
+class Training(NamedTuple):
+    """What a network was trained on, as its card tells."""
+
+    data: str
+    size: Sensor | None  # of pictures; None: not known
+
+
+@dataclass
+class Angles:
+    """Iterate over it for the angles, in order of time; the network is put into eval mode.
+
+    hz       angles per second, from the end of the first row on
+    film_hz  the same, of `views`. None: there are none
+    size     to which pictures are scaled. None: as recorded
+    """
+
+    network: Any  # one for steering
+    footage: Footage
+    hz: float = ROWS_HZ
+    film_hz: float | None = None
+    size: Sensor | None = None
+
+    def __post_init__(self) -> None:
+        check_hz(self.hz, self.film_hz)
+        check_network(self.network)
+
+    def __iter__(self) -> Iterator[Angle]:
+        for part in self.parts():
+            yield from part.angles
+
+    def parts(self) -> Iterator[Part]:
+        self.network.eval()
+        rows, done, origin = self.footage.rows(), 0, int(self.footage.runs[0][0])
+        for run in self.footage.runs:
+            window: list[_Fitted] = []
+            last = -1  # the row to whose end angles have been found
+            for end in _windows(len(run)):
+                new = [self._fitted(row) for row in islice(rows, end - last)]
+                window = [*window, *new][-ROWS:]
+                # The first window has the time at its begin, too.
+                span = int(run[last]) + 1 if last >= 0 else int(run[0]), int(run[end])
+                done, last = done + len(new), end
+                yield self._part(window, span, origin, done)
+
+    def _part(self, window: list["_Fitted"], span: tuple[int, int], origin: int, done: int) -> Part:
+        asked = ticks(origin, self.hz, span)
+        shown = [] if self.film_hz is None else ticks(origin, self.film_hz, span)
+        times = np.array([*asked, *shown], np.int64)
+        begin = window[0].row.end_us
+        if not len(times):
+            return Part(done, [], [])
+        found = self._predict(window, (times - begin) / ((ROWS - 1) * PERIOD_US)).tolist()
+        true = true_angles(self.footage.wheel, times)
+        angles = [Angle(*of) for of in zip(times.tolist(), found, true, strict=True)]
+        rows = [window[(time - begin) // PERIOD_US].row for time in shown]
+        return Part(done, angles[: len(asked)], list(zip(angles[len(asked) :], rows, strict=True)))
+
+    @torch.inference_mode()
+    def _predict(self, window: list["_Fitted"], t: NDArray[np.float64]) -> NDArray[np.float32]:
+        """t [T] -> degrees [T]"""
+        device = next(self.network.parameters()).device
+        aps, dvs = (torch.stack(rows)[None].to(device) for rows in list(zip(*window, strict=True))[:2])
+        unknown = torch.zeros(1, ROWS, device=device)
+        task = Steering(inputs=self.network.inputs)
+        sample = SteeringSample(aps, dvs, unknown, unknown, unknown[:, 0] > 0)
+        batch = task.batch(sample, None, 0)
+        times = torch.from_numpy(t).float().to(device)
+        if self.network.in_channels * ROWS == batch.x.shape[1]:  # one row -> the angle at its end
+            angles = task.predict(self.network, batch)[0][(times * (ROWS - 1)).round().long()]
+        else:
+            angles = task.predict(self.network, batch._replace(t=times[None]))[0]
+        if not angles.isfinite().all():
+            raise ValueError(
+                f"the network gives angles at {window[-1].row.end_us} us that are not finite; give another"
+            )
+        return angles.float().cpu().numpy()
+
+    def _fitted(self, row: FootageRow) -> "_Fitted":
+        image, size = row.image, Sensor(*row.image.shape)
+        counts: NDArray = np.zeros(size, np.int16) if row.counts is None else row.counts
+        aps: NDArray = image.astype(np.float32) / np.iinfo(image.dtype).max
+        if self.size not in (None, size):
+            aps = scaled_frames(image[None], self.size)[0].astype(np.float32) / 255
+        if self.size not in (None, counts.shape):
+            # The share of an event on a smaller pixel would be rounded to none.
+            smaller = self.size.height <= size.height and self.size.width <= size.width
+            counts = (added_counts if smaller else added)(counts[None], self.size)[0]
+        return _Fitted(torch.from_numpy(aps), torch.from_numpy(counts.astype(np.float32)), row)
+
+
+class _Fitted(NamedTuple):
+    """A row, of the size that the network takes."""
+
+    aps: Tensor  # [H, W] of 0 to 1
+    dvs: Tensor  # [H, W]
+    row: FootageRow
+
+
+def _windows(rows: int) -> list[int]:
+    """The last rows of the windows of so many."""
+    return sorted({*range(ROWS - 1, rows, ROWS - 1), rows - 1})
+
+
+def ticks(origin_us: int, hz: float, span_us: tuple[int, int]) -> list[int]:
+    """Whole microseconds of a clock with so many ticks a second, from begin to end, both included."""
+    begin, end = span_us
+    step = 1_000_000 / Fraction(hz)
+    numbers = range(floor((begin - origin_us) / step), ceil((end - origin_us) / step) + 1)
+    times = (origin_us + round(k * step) for k in numbers)
+    return [time for time in times if begin <= time <= end]
+
+
+def true_angles(wheel: Signal | None, times: NDArray[np.int64]) -> list[float | None]:
+    """At these times [T], between the two recorded ones next to each, if they are no more than 1 s apart."""
+    if wheel is None or not len(wheel.t):
+        return [None] * len(times)
+    after = np.searchsorted(wheel.t, times).clip(max=len(wheel.t) - 1)
+    before = np.where(wheel.t[after] == times, after, after - 1).clip(min=0)
+    inside = (wheel.t[before] <= times) & (times <= wheel.t[after])
+    known = inside & (wheel.t[after] - wheel.t[before] <= OLD_US)
+    origin = wheel.t[0]  # for floats, time stamps may be large
+    angles = np.interp((times - origin).astype(np.float64), wheel.t - origin, wheel.values)
+    return [float(angle) if ok else None for angle, ok in zip(angles, known, strict=True)]
+
+
+def check_hz(hz: float, film_hz: float | None) -> None:
+    for name, rate, most in (("hz", hz, MOST_HZ), ("film_hz", film_hz, MOST_FILM_HZ)):
+        if rate is not None and not 0 < rate <= most:
+            raise ValueError(f"{name} is {rate}; give a number above 0, at most {most:,}")
+
+
+def check_network(network: nn.Module, name: str = "") -> None:
+    if not (hasattr(network, "inputs") and hasattr(network, "in_channels")):
+        what = name or f"a {type(network).__name__}"
+        raise ValueError(f"network is {what}; give one for steering, such as 'steering-ppln'")
+
+
+def training(card: Card) -> Training:
+    """What a network was trained on, in words, and the size of its pictures."""
+    found = re.fullmatch(r"steering: (driving|windows) \((.*)\)", card.data)
+    if found is None:
+        return Training(card.data or "nothing that is known", None)
+    settings = dict(one.partition("=")[::2] for one in found[2].split(", "))
+    if found[1] == "driving":
+        size = Sensor(int(settings["height"]), int(settings["width"]))
+        return Training("synthetic drives (driving)", size)
+    folder = Path(settings.get("folder", ""))
+    try:
+        drives = DriveManifest.read(folder)
+    except (OSError, ValueError):  # it is not here any more
+        return Training(f"windows of real drives ({folder.name})", None)
+    size = next(Sensor(of.height, of.width) for of in drives.recordings.values())
+    return Training(f"windows of real drives ({drives.protocol}, {folder.name})", size)

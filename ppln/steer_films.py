@@ -1,0 +1,304 @@
+"""A recording into angles of the steering wheel, as a film and a table: `ppln steer`, in Python `ppln.steer`.
+
+ppln.steer("rec.hdf5", "wheel.mp4", hz=100)
+for time_us, angle_deg, true_deg in ppln.steer("rec.hdf5", hz=100): ...
+"""
+
+import csv
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, overload
+
+from ppln.events.events import whole
+from ppln.events.io import Options, sources
+from ppln.files import check_target, put_in_place
+from ppln.options import POSITION
+from ppln.progress import Screen
+
+if TYPE_CHECKING:
+    from ppln.angles import Angle, Angles
+
+COLUMNS = ("time_us", "angle_deg", "true_angle_deg", "network", "trained_on")
+_READING = {field.name for field in fields(Options)}
+
+
+@dataclass(frozen=True)
+class SteerOptions:
+    """Tell how the steering wheel of a car is turned, from the frames and events of a camera behind its
+    windscreen: as a film and as a table. For example: ppln steer recording.hdf5 -o wheel.mp4"""
+
+    recording: Annotated[Path, POSITION]
+    """A recording with frames: a file, or a folder. `ppln info` tells what is in it. Or, with
+    --simulate-events, a video file or a folder of pictures."""
+    out: Path | None = None
+    """The film: a name that ends in .mp4 or .gif, or a folder, for PNG files. Default: none, but then --csv
+    must be given."""
+    csv: Path | None = None
+    """The table of the angles, a name that ends in .csv. Default: beside the film, as film.angles.csv beside
+    film.mp4."""
+    hz: float = 20.0
+    """Angles for each second of the recording, in the table."""
+    network: str = "steering-ppln"
+    """The network to use: the name of one for steering that `ppln models` marks as trained, the folder of a
+    training or of one of its checkpoints, or a .safetensors file of `ppln export`."""
+    simulate_events: bool = False
+    """Instead of events that were recorded, take those that an event camera would have seen between the
+    frames: for videos, and recordings without events."""
+    seed: int = 0
+    """With --simulate-events: seed of the camera's noise, and of how its pixels differ."""
+    fps: float | None = None
+    """How many frames of the video are one second of the scene. Give it for a folder of pictures, and for a
+    video that plays in slow motion. Default: as the video tells."""
+    film_hz: float = 20.0
+    """Pictures of the film for each second of the recording."""
+    play_fps: float | None = None
+    """How many pictures per second the film plays. Default: as many as --film-hz, so that it plays as fast as
+    it was recorded."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute. auto: on a GPU (cuda) where there is one."""
+    overwrite: bool = False
+    """Replace a film and a table that exist."""
+    format: str | None = None
+    """The format of the recording, such as aedat4. Default: as its content tells."""
+    reading: Options = Options()  # noqa: RUF009
+    """How the recording is read."""
+
+    def __post_init__(self) -> None:
+        if self.csv is not None and self.csv.suffix.lower() != ".csv":
+            raise ValueError(f"csv is {self.csv}; give a name that ends in .csv")
+        if self.csv is not None and self.out is not None:
+            table, film = self.csv.resolve(), self.out.resolve()
+            if film in table.parents or table == film.with_suffix(".times.csv"):
+                raise ValueError(
+                    f"csv is {self.csv}, which belongs to the film {self.out}; give another name"
+                )
+
+    @property
+    def table(self) -> Path | None:
+        """Where the angles are written."""
+        if self.csv is not None or self.out is None:
+            return self.csv
+        return self.out.with_suffix(".angles.csv")
+
+
+class Steered(NamedTuple):
+    """What was written, and how far it is from what was recorded."""
+
+    film: Path | None
+    pictures: int
+    table: Path
+    angles: int
+    with_truth: int  # of the angles
+    rmse_deg: float | None  # of these
+    network: str
+    trained_on: str
+
+    def text(self) -> str:
+        lines = [] if self.film is None else [f"wrote {self.film}: {self.pictures:,} pictures"]
+        lines += [
+            f"wrote {self.table}: {self.angles:,} angles",
+            f"network: {self.network}, trained on {self.trained_on}",
+        ]
+        if self.rmse_deg is not None:
+            lines.append(
+                f"RMSE: {self.rmse_deg:.2f} degrees, of {self.with_truth:,} angles with a recorded one"
+            )
+        return "\n".join(lines)
+
+
+@overload
+def steer(recording: str | Path, out: str | Path, **options: Any) -> Steered: ...
+
+
+@overload
+def steer(recording: str | Path, out: None = None, *, csv: str | Path, **options: Any) -> Steered: ...
+
+
+@overload
+def steer(recording: str | Path, **options: Any) -> "Angles": ...
+
+
+def steer(recording: str | Path, out: str | Path | None = None, **options: Any) -> "Steered | Angles":
+    """The angle of a car's steering wheel, from the frames and events of a recording.
+
+        made = ppln.steer("rec.hdf5", "wheel.mp4", hz=100)
+        print(made.text())
+
+        for time_us, angle_deg, true_deg in ppln.steer("rec.hdf5", hz=100): ...
+
+    out       the film to write: .mp4, .gif, or a folder of PNG files
+    options   those of `ppln steer`, by the names that SteerOptions and ppln.events.io.Options give them, such
+              as csv="angles.csv", hz=100, simulate_events=True, network="runs/mine"
+
+    With out, or csv, it is written, and it is told what was; with neither, nothing is written, and one can
+    iterate over the angles, in degrees and positive to the left: time_us, angle_deg, and true_deg, which is
+    None where it was not recorded. What is left out, or in doubt, is a warning.
+    """
+    given = {**options, "recording": recording, "out": out}
+    reading = {name: given.pop(name) for name in _READING & given.keys()}
+    for name in ("recording", "out", "csv"):
+        if given.get(name) is not None:
+            given[name] = Path(given[name])
+    if given.get("hz", 0) is None:
+        del given["hz"]
+    how = SteerOptions(**{"reading": Options(**reading), **given})
+    notes: list[str] = []
+    quiet = Screen(lambda *_: None, lambda _: None, notes.append)
+    made = write(how, quiet) if how.table is not None else _Work(how).angles(quiet)
+    for line in notes:
+        warnings.warn(line, stacklevel=2)
+    return made
+
+
+def run(how: SteerOptions, screen: Screen) -> str:
+    """What `ppln steer` does."""
+    if how.table is None:
+        raise ValueError("nothing to write; give -o FILM, or --csv TABLE, or both")
+    return write(how, screen).text()
+
+
+def write(how: SteerOptions, screen: Screen) -> Steered:
+    """Write the film and the table."""
+    from ppln.report.film import Film
+    from ppln.report.wheel import Dashboard
+
+    assert how.table is not None
+    work = _Work(how)  # what can be told before anything is read or written
+    check_target(how.table, overwrite=how.overwrite, inputs=work.inputs)
+    film, error = None, _Error()
+    with ExitStack() as targets:
+        if how.out is not None:
+            about: dict[str, Any] = {"overwrite": how.overwrite, "inputs": work.inputs, "argument": "out"}
+            film = Film(how.out, play_fps=how.play_fps or how.film_hz, **about)
+            targets.enter_context(film)
+        add = targets.enter_context(_table(how.table, work, how.overwrite))
+        angles = work.angles(screen, film_hz=None if film is None else how.film_hz)
+        panel = Dashboard(work.notes, work.labels)
+        total = len(angles.footage)
+        screen.progress("rows", 0, total)
+        for part in angles.parts():
+            for angle in part.angles:
+                add(angle)
+                error.add(angle)
+            waiting = deque(part.angles)
+            for angle, row in part.views:
+                assert film is not None
+                while waiting and waiting[0].time_us < angle.time_us:
+                    panel.add(*waiting.popleft())
+                film.add(panel.draw(*angle, row.image, row.counts), angle.time_us)
+            for angle in waiting:
+                panel.add(*angle)
+            screen.progress("rows", part.rows, total)
+    return Steered(
+        film=how.out,
+        pictures=film.frames if film else 0,
+        table=how.table,
+        angles=error.angles,
+        with_truth=error.known,
+        rmse_deg=error.rmse_deg,
+        network=work.name,
+        trained_on=work.training.data,
+    )
+
+
+class _Work:
+    """The network, and what it is told to do. Mistakes in that are told before the recording is read."""
+
+    def __init__(self, how: SteerOptions) -> None:
+        from ppln import angles, devices
+        from ppln.datasets.footage import is_video
+        from ppln.engine import trained
+
+        where = devices.choose(how.device)
+        angles.check_hz(how.hz, how.film_hz)
+        whole("seed", how.seed, least=0)
+        found = trained.find(how.network)
+        self.how, self.name = how, found.card.name
+        self.network: Any = found.net.to(where)
+        angles.check_network(self.network, self.name)
+        self.training = angles.training(found.card)
+        self.is_video = how.format is None and is_video(how.recording)
+        read = [how.recording] if self.is_video else sources(how.recording, format=how.format)
+        self.inputs = [*read, *([found.file] if found.file else [])]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a film says of it."""
+        simulated = self.how.simulate_events and self.network.inputs != "frames"
+        about = f"{self.name}, trained on {self.training.data}"
+        return [about, "events simulated"] if simulated else [about]
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        unused = ", not given to the network" if self.network.inputs == "events" else ""
+        return f"frame{unused}", "events of 50 ms: + red, - blue"
+
+    def angles(self, screen: Screen, film_hz: float | None = None) -> "Angles":
+        """Look through the recording; what is left out or in doubt is noted."""
+        from ppln.angles import Angles
+        from ppln.datasets.footage import open_footage
+
+        how = self.how
+        footage = open_footage(
+            how.recording,
+            events=self.network.inputs != "frames",
+            simulate_events=how.simulate_events,
+            fps=how.fps,
+            seed=how.seed,
+            largest=self.training.size,
+            progress=screen.progress,
+            format=how.format,
+            **asdict(how.reading),
+        )
+        if footage.left_out:
+            screen.note(f"left out: {footage.left_out} parts of the recording of less than 0.5 s, by pauses")
+        if (size := self.training.size) is None:
+            screen.note(
+                f"note: the size of pictures that {self.name} was trained on is not known; they are taken as "
+                "recorded"
+            )
+        elif abs(1 - footage.size.width * size.height / (footage.size.height * size.width)) > 0.1:
+            screen.note(
+                f"note: pictures of {footage.size.height} x {footage.size.width} are squeezed to "
+                f"{size.height} x {size.width}, on which {self.name} was trained"
+            )
+        return Angles(self.network, footage, how.hz, film_hz, size)
+
+
+class _Error:
+    """Of the angles, where the true ones are known."""
+
+    def __init__(self) -> None:
+        self.angles = self.known = 0
+        self.squares = 0.0
+
+    def add(self, angle: "Angle") -> None:
+        self.angles += 1
+        if angle.true_deg is not None:
+            self.known += 1
+            self.squares += (angle.angle_deg - angle.true_deg) ** 2
+
+    @property
+    def rmse_deg(self) -> float | None:
+        return (self.squares / self.known) ** 0.5 if self.known else None
+
+
+@contextmanager
+def _table(path: Path, work: _Work, overwrite: bool) -> "Iterator[Callable[[Angle], None]]":
+    """What an angle is given to. The network and its data are in each line: a reader of CSV needs no more."""
+    with (
+        put_in_place(path, overwrite=overwrite, inputs=work.inputs) as aside,
+        aside.open("w", newline="") as file,
+    ):
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(COLUMNS)
+
+        def add(angle: "Angle") -> None:
+            true = "" if angle.true_deg is None else f"{angle.true_deg:.4f}"
+            rows.writerow([angle.time_us, f"{angle.angle_deg:.4f}", true, work.name, work.training.data])
+
+        yield add

@@ -1,0 +1,55 @@
+"""The words of the studies of steering, for their pages. Figures are in their tables."""
+
+_ALL = """\
+Every row of the paper's steering tables, its ablations, and plain networks as large learn to predict the
+angle of the steering wheel at ten times in half a second, from ten frames and the events before each."""
+
+ABOUT = f"""\
+{_ALL} All are trained and tested on synthetic drives, by day and at night (`driving`); test drives are on
+other roads."""
+
+ABOUT_DONKEY = f"""\
+{_ALL} All are trained and tested on real video, of a small car that a person steers along a track; its
+events are simulated between the frames (`donkey`). Each uninterrupted drive is split by time: the first 60 %
+are for training, the next 10 % for validation, the last 30 % for testing."""
+
+NOTE = """\
+these are the first rows of the study, and their trainings are short: at the end, networks err about as much
+on what they were trained with as on what they are tested with (the loss is the square of that error), and so
+have not learnt all they can. The order of rows may change with longer trainings. Rows without figures are not
+trained yet."""
+
+_WORDS = """\
+* **Hu** sees the present row only; a row is a frame with the events of 50 ms. **HuMod** and **PPLN** see ten.
+  A step trains Hu with two of the ten angles of a sample, drawn anew each time: each costs a pass of its own.
+* A **plain twin** has PPLN's trunk, and a plain head as deep and with as many weights: with **ten outputs**,
+  one for each row, between which it is interpolated, or **told t** as one more feature.
+* **On rows**: the trunk reads one row at a time, and the features of all ten go to the head. Its first layer
+  has a stride of 2, so that ten runs cost about twice as much as one on all rows.
+* **Every second row**: trained with the angles at rows 0, 2, 4, 6 and 8 of ten, and tested at all. The
+  column of that name has the error at rows 1, 3, 5, 7 and 9, which these networks have not learnt.
+* **n** is the number of segments, 3 where it is not named."""
+
+WORDS = f"""\
+    ppln reproduce steering                                                     # train and test all
+    ppln reproduce steering --minutes 0 --out here --page docs/study-steering.md \\
+        --add benchmarks/results/steering/study.json                            # only this page
+
+{_WORDS}"""
+
+WORDS_DONKEY = f"""\
+    ppln prepare donkey --raw donkey_track.h5 --out data/donkey --shrink 2
+    ppln reproduce steering-donkey                                              # train and test all
+    ppln reproduce steering-donkey --minutes 0 --out here --page docs/study-steering-donkey.md \\
+        --add benchmarks/results/steering-donkey/study.json                     # only this page
+
+{_WORDS}"""
+
+SEARCH = "Rows that change one of these have its rate."
+
+METHOD = """\
+* All rows see the same samples in the same order of a seed, with one batch size, for as many steps; Adam with
+  weight decay, the paper's, and a cosine; the weights of the last step are tested.
+* p is that of the paper: one-tailed, of Welch's t test over seeds. Intervals are of differences of equal
+  seeds.
+* Nothing of a test set is looked at before the last evaluation: rates are chosen by validation."""

@@ -64,3 +64,5 @@ class PoseSample(NamedTuple):
     joints_px: Tensor  # [B, C, T, 13, 2] column and row
     times_us: Tensor  # int64 [B, T + 1] when frames begin and end
     events: Tensor  # int64 [B, T] in each frame, of all cameras
+    subject: Tensor  # int64 [B] who it is, by the source's numbers; -1: not known
+    movement: Tensor  # int64 [B] what he or she does, by the source's numbers; -1: not known

@@ -104,6 +104,9 @@ class People(Dataset[PoseSample]):
         self.stature = draws.uniform(1550, 1850)  # [clips]
         build = draws.uniform(0.88, 1.15, 1) * draws.uniform(0.95, 1.05, len(RADII))
         self.radius = RADII * build * self.stature[:, None]  # [clips, K]
+        people = [person_of(name) for name in self.clips.names]
+        self.subject = torch.tensor([int(name) if name.isdecimal() else -1 for name in people])  # [clips]
+        self.movement = torch.full_like(self.subject, -1)  # [clips]
 
     def __len__(self) -> int:
         return self.length
@@ -154,7 +157,8 @@ class People(Dataset[PoseSample]):
         joints_px = geometry.project(self.cameras.to(mean.device)[:, None, None], joints_mm[:, None])
         events = (within @ total[..., None])[..., 0].round().long()
         times = ends * step_us[:, None].to(ends.device)
-        return PoseSample(dvs, joints_mm.float(), joints_px.float(), times, events)
+        who = (labels[placement.clip].to(times.device) for labels in (self.subject, self.movement))
+        return PoseSample(dvs, joints_mm.float(), joints_px.float(), times, events, *who)
 
     @torch.no_grad()
     def draw(

@@ -45,7 +45,9 @@ def test_shapes(people, samples):
     assert samples.joints_px.shape == (6, 4, 10, 13, 2)
     assert samples.times_us.shape == (6, 11)
     assert samples.events.shape == (6, 10)
-    assert [part.dtype for part in samples] == [torch.float32] * 3 + [torch.int64] * 2
+    assert samples.subject.shape == samples.movement.shape == (6,)
+    assert [part.dtype for part in samples] == [torch.float32] * 3 + [torch.int64] * 4
+    assert set(samples.subject.tolist()) <= set(MADE["val"])
     assert (samples.dvs.min(), samples.dvs.max()) == (0, 1)
     assert len(people) == 10_000
     assert people[3].dvs.shape == (4, 10, *SMALL)

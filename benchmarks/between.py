@@ -33,9 +33,10 @@ from ppln.events import Frames, Recording
 from ppln.events.filters import without_hot_pixels
 from ppln.events.io import read_recording
 from ppln.events.representations import histogram
+from ppln.light import to_light
 from ppln.metrics import psnr
 from ppln.models.deblurrer import Deblurrer
-from ppln.restore import Restoration, plan, to_light
+from ppln.restore import Restoration, plan
 
 EXPOSED, GAP = 7, 7  # frames
 FAST = {"frames": 2 * EXPOSED + GAP, "substeps": 8, "motion_px": 60.0, "size": (128, 128)}

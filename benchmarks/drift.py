@@ -30,10 +30,11 @@ from ppln.datasets.windows import Windows
 from ppln.engine import provenance, trained
 from ppln.events.filters import without_hot_pixels
 from ppln.events.io import read_recording
+from ppln.light import to_light
 from ppln.metrics import PEAK, psnr, to_uint8
 from ppln.models.deblurrer import EVENT_CHANNELS
 from ppln.protocols import BINS
-from ppln.restore import network_input, plan, to_light
+from ppln.restore import network_input, plan
 from ppln.tasks import Deblur
 
 TIMES = torch.linspace(0, 1, BINS + 1)[None]

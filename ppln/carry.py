@@ -13,9 +13,8 @@ Dimensions: K bins of time, C colours or none, H x W image.
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Light = NDArray[np.float32]  # of 0 to 1
+from ppln.light import Light
 
 DARK = np.float32(0.1)  # light that is added before logarithms: noise in the dark is no change
 LIT = 0.02  # thresholds are learnt where light is that far from 0 and from 1, at which frames are cut

@@ -29,6 +29,7 @@ from ppln.files import alone, make_folder
 from ppln.forms import write_json
 from ppln.image_files import IMAGEIO
 from ppln.imports import require
+from ppln.light import to_light
 from ppln.models.deblurrer import Deblurrer
 from ppln.models.edi import DeblurEDI
 from ppln.models.tiles import Encoded
@@ -38,7 +39,7 @@ from ppln.progress import Screen
 from ppln.protocols import BINS
 from ppln.report import page
 from ppln.report.film import Film, beside
-from ppln.restore import network_input, plan, to_light
+from ppln.restore import network_input, plan
 from ppln.tasks import pictures
 from ppln.tasks.deblur import Deblur
 from ppln.tasks.task import Batch

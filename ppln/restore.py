@@ -21,20 +21,30 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ppln.carry import Light, Thresholds, carry, meet
+from ppln.carry import Thresholds, carry, meet
 from ppln.events import Events, Frames, Recording
 from ppln.events.excerpt import LONGEST_GAP_US, Excerpt, exposures_of, frame_numbers
 from ppln.events.representations import histogram
+from ppln.light import (
+    Exposed,
+    Light,
+    coloured,
+    correction,
+    luminance,
+    mean_light,
+    ramp,
+    to_light,
+    to_uint8,
+    told_drift,
+)
 from ppln.models.deblurrer import Deblurrer
 from ppln.models.tiles import LEAST_TILE, Encoded
 from ppln.models.unet import STRIDE
 from ppln.protocols import BINS
 
 GRID = np.linspace(0, 1, BINS + 1)  # the times that the protocol compares, and that blur is the mean of
-LUMINANCE = np.array([0.2126, 0.7152, 0.0722], np.float32)  # of red, green and blue: Rec. 709
 MOST_FRAMES = 1_000_000  # of one exposure
 FEW = 0.01  # events in a gap, for each in as long an exposure; a recording may have those of exposures only
-MOST_GAIN = np.float32(4)  # of a colour; what is left is added as grey, lest noise in the dark be multiplied
 
 Between = Literal["leave", "hold", "carry"]
 
@@ -59,6 +69,7 @@ class Shot(NamedTuple):
     times_us: list[int]  # the same, as the recording counts
     doubt: str | None = None  # what may be wrong with it
     gap: Gap | None = None  # that follows, if frames are wanted there
+    drift: float | None = None  # of the light over the exposure, by the frames next to it; None: not known
 
 
 class Plan(NamedTuple):
@@ -123,6 +134,7 @@ def plan(
                 "give a shorter exposure_us, or fewer frames"
             )
     origin = exposures[kept[0]][0]
+    lit = {i: Exposed(mean_light(pictures.images[row]), exposures[i]) for i, row in rows.items()}
     shots = []
     for i, after in zip_longest(kept, kept[1:]):
         begin, end = exposures[i]
@@ -134,7 +146,10 @@ def plan(
         gap = None
         if fps is not None and between != "leave" and after is not None:
             gap = _gap(events, (begin, end), exposures[after], origin, fps, between)
-        shots.append(Shot(i, pictures.images[rows[i]], (begin, end), within, times, times_us, doubt, gap))
+        near = [lit[k] for k in (i - 1, i, i + 1) if k in lit]
+        drift = told_drift(*near) if len(near) == 3 else None
+        image = pictures.images[rows[i]]
+        shots.append(Shot(i, image, (begin, end), within, times, times_us, doubt, gap, drift))
     return Plan(shots, faults)
 
 
@@ -280,18 +295,18 @@ class Restoration:
         before: tuple[Gap, Light, NDArray[np.uint8]] | None = None  # and the last frame, and the blurry one
         for shot in self.shots:
             light = to_light(shot.image)
-            shown = _to_uint8(light)
+            shown = to_uint8(light)
             if not len(shot.times) and before is None and shot.gap is None:
                 continue
-            film = self._film(shot.events, shot.exposure_us, light, f"frame {shot.number}")
+            film = self._film(shot.events, shot.exposure_us, light, f"frame {shot.number}", shot.drift)
             self.deviation = max(self.deviation, film.deviation)
             if before is not None:
                 gap, last, shown_before = before
                 frames = self._frames_between(gap, (last, film.ends[0]), thresholds)
                 for at, time_us, frame in zip(gap.times, gap.times_us, frames, strict=True):
-                    yield Sharp(time_us, _to_uint8(frame), shown_before if at < 0.5 else shown)
+                    yield Sharp(time_us, to_uint8(frame), shown_before if at < 0.5 else shown)
             for time_us, frame in zip(shot.times_us, film.frames(shot.times), strict=True):
-                yield Sharp(time_us, _to_uint8(frame), shown)
+                yield Sharp(time_us, to_uint8(frame), shown)
             self.tile = film.code.tile
             before = None if shot.gap is None else (shot.gap, film.ends[1], shown)
             del film  # before the next one takes memory
@@ -315,38 +330,53 @@ class Restoration:
         for at, frame in zip(gap.times, film.frames(gap.times), strict=True):
             yield meet(frame, float(at), film.ends, wanted)
 
-    def _film(self, events: Events, span_us: tuple[int, int], light: Light, what: str) -> "_Film":
+    def _film(
+        self, events: Events, span_us: tuple[int, int], light: Light, what: str, drift: float | None = None
+    ) -> "_Film":
         """light: the mean over the span; what: whose film it is, in errors"""
-        blurry = light if light.ndim == 2 else light @ LUMINANCE
+        blurry = luminance(light)
         code = Encoded(self.network, network_input(events, span_us, blurry), self.tile)
         grid = np.concatenate(list(code.decode(GRID)))
         if not np.isfinite(grid).all():
             raise ValueError(f"the network gives values for {what} that are not finite")
-        shift, colour_shift = np.float32(0), np.float32(0)  # type: Any, Any
+        gain = ramp(grid, drift)
+        grid *= _gains(gain, GRID)
+        shift: Any = np.float32(0)
+        colour_shift: Any = np.float32(0)
         if self.project:
             shift = correction(grid, blurry)
             if light.ndim == 3:  # a colour may reach 1 before the luminance does
-                colour_shift = correction(_coloured(light, blurry, (grid + shift).clip(0, 1)), light)
+                colour_shift = correction(coloured(light, blurry, (grid + shift).clip(0, 1)), light)
 
         def finish(sharp: Light) -> Light:
-            return (_coloured(light, blurry, (sharp + shift).clip(0, 1)) + colour_shift).clip(0, 1)
+            return (coloured(light, blurry, (sharp + shift).clip(0, 1)) + colour_shift).clip(0, 1)
 
-        return _Film(code, grid, finish, light)
+        return _Film(code, grid, gain, finish, light)
 
 
 class _Film:
     """The sharp light of an exposure, at any times."""
 
-    def __init__(self, code: Encoded, grid: Light, finish: Callable[[Light], Light], light: Light) -> None:
-        self.code, self.grid, self.finish = code, grid, finish
+    def __init__(
+        self, code: Encoded, grid: Light, gain: float, finish: Callable[[Light], Light], light: Light
+    ) -> None:
+        self.code, self.grid, self.gain, self.finish = code, grid, gain, finish
         finished = finish(grid)
         self.deviation = float(np.abs(finished.mean(0) - light).max())
         self.ends = finished[0].copy(), finished[-1].copy()
 
     def frames(self, times: NDArray[np.float64]) -> Iterator[Light]:
-        for part in [self.grid] if times is GRID else self.code.decode(times):
-            for frame in part:
-                yield self.finish(frame)
+        if times is GRID:
+            yield from map(self.finish, self.grid)
+            return
+        for part in self.code.decode(times):
+            gains, times = _gains(self.gain, times[: len(part)]), times[len(part) :]
+            yield from map(self.finish, gains * part)
+
+
+def _gains(gain: float, times: NDArray[np.float64]) -> Light:
+    """[T] -> [T, 1, 1], 1 in the middle of the exposure"""
+    return (1 + gain * (times - 0.5)).astype(np.float32)[:, None, None]
 
 
 def network_input(events: Events, exposure_us: tuple[int, int], blurry: Light) -> Tensor:
@@ -354,40 +384,3 @@ def network_input(events: Events, exposure_us: tuple[int, int], blurry: Light) -
     begin, end = exposure_us
     counts = histogram(events, BINS, start_us=begin, end_us=end)
     return torch.cat([counts, torch.from_numpy(blurry)[None]])
-
-
-def correction(frames: Light, blurry: Light) -> Light:
-    """The image [...] to be added to frames [T, ...] so that, clipped to 0 to 1, their mean is `blurry`.
-
-    Where nothing is clipped, that is how far the mean is off; elsewhere the root is bracketed and halved.
-    """
-    shift = blurry - frames.mean(0)
-    clipped = (frames.min(0) + shift < 0) | (frames.max(0) + shift > 1)
-    values, mean = frames[:, clipped], blurry[clipped]  # [T, N], [N]
-    low, high = -values.max(0), 1 - values.min(0)  # all are 0, all are 1
-    for _ in range(32):
-        middle = (low + high) / 2
-        above = (values + middle).clip(0, 1).mean(0) > mean
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
-    shift[clipped] = (low + high) / 2
-    return shift
-
-
-def to_light(image: NDArray) -> Light:
-    """Of 0 to 1, as stored: nothing is known of the camera's curve."""
-    return image.astype(np.float32) / np.float32(np.iinfo(image.dtype).max)
-
-
-def _to_uint8(light: Light) -> NDArray[np.uint8]:
-    return (light * 255).round().astype(np.uint8)
-
-
-def _coloured(light: Light, blurry: Light, sharp: Light) -> Light:
-    """light [H, W, 3] of luminance `blurry`, with luminance `sharp` [..., H, W]: all colours times the ratio.
-
-    Grey light [H, W] has no colour: `sharp` itself.
-    """
-    if light.ndim == 2:
-        return sharp
-    gain: Any = np.minimum(sharp / np.maximum(blurry, np.float32(1e-6)), MOST_GAIN)
-    return gain[..., None] * light + (sharp - gain * blurry)[..., None]

@@ -19,10 +19,11 @@ from ppln import create_model, read_recording, restore
 from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events import Events, Frames, Recording
 from ppln.events.picture import picture_frame
+from ppln.light import LUMINANCE, coloured, correction
 from ppln.models import tiles
 from ppln.models.deblurrer import Deblurrer
 from ppln.models.layout import repeat
-from ppln.restore import GRID, Restoration, correction, plan
+from ppln.restore import GRID, Restoration, plan
 
 DATA = Path(__file__).parents[1] / "../shared/data"
 real = pytest.mark.skipif(not DATA.exists(), reason="no shared data")
@@ -177,6 +178,60 @@ def test_values_of_8_and_16_bits(dtype):
         assert np.abs(frame - 255 * 2 * light * t).max() < 0.51
 
 
+# The drift of light.
+
+THREE = ((100, 200), (210, 310), (310, 410))
+
+
+class Still(Deblurrer):
+    """The blurry frame at all times."""
+
+    def decode(self, code, t):
+        return repeat(code[:, -1:], t)
+
+
+def brightening(means=(40, 50, 60)):
+    recording = made(THREE)
+    images = np.stack([np.full((20, 24), mean, np.uint8) for mean in means])
+    return Recording(
+        "made",
+        recording.sensor,
+        recording.events,
+        Frames(images, recording.frames.t, recording.frames.exposure),
+    )
+
+
+def test_light_drifts_by_what_the_frames_beside_tell():
+    shots = plan(brightening()).shots
+    told = 20 / 210 * 100 / 50  # from middle to middle, for the time of an exposure
+    assert [shot.drift for shot in shots] == [None, pytest.approx(told, rel=1e-5), None]
+    frames = [sharp.frame.mean() for sharp in Restoration(Still(), shots)]
+    assert set(frames[:14] + frames[28:]) == {40, 60}  # at the ends of the recording: as the network says
+    want = 50 * (1 + told / 2 * (GRID - 0.5))  # half, as the network says that nothing changes
+    np.testing.assert_allclose(frames[14:28], want, atol=0.51)
+
+
+def test_times_beside_the_grid_drift_alike(monkeypatch):
+    monkeypatch.setattr(tiles, "AT_ONCE", 7 * 20 * 24)
+    shots = [shot._replace(drift=0.5) for shot in plan(made(THREE)).shots]
+    on_grid = [sharp.frame for sharp in Restoration(Still(), shots)]
+    beside = [shot._replace(times=GRID.copy()) for shot in shots]
+    found = [sharp.frame for sharp in Restoration(Still(), beside)]
+    assert all(np.array_equal(a, b) for a, b in zip(found, on_grid, strict=True))
+    assert not np.array_equal(found[0], found[13])
+
+
+def test_what_drifts_has_the_mean_of_the_blurry_frame():
+    shots = [shot._replace(drift=0.5) for shot in plan(made(THREE)).shots]
+    restoration = Restoration(Still(), shots)
+    list(restoration)
+    assert restoration.deviation < 1e-5
+
+
+def test_frames_that_are_not_asked_for_tell_nothing():
+    assert [shot.drift for shot in plan(brightening(), frames=[1, 2]).shots] == [None, None]
+
+
 # The mean.
 
 
@@ -252,15 +307,15 @@ def test_networks_see_the_luminance_of_rec_709():
 def test_luminance_is_met_where_colours_cannot_be_multiplied():
     light = np.array([[[0, 0, 0], [0.01, 0.02, 0.0]]], np.float32)
     sharp = np.array([[[0.0, 0.0]], [[0.5, 0.5]]], np.float32)
-    found = restore._coloured(light, light @ restore.LUMINANCE, sharp)
-    np.testing.assert_allclose(found @ restore.LUMINANCE, sharp, atol=1e-6)
+    found = coloured(light, light @ LUMINANCE, sharp)
+    np.testing.assert_allclose(found @ LUMINANCE, sharp, atol=1e-6)
     assert (found[1, 0, 0] == 0.5).all()  # grey
 
 
 def test_colours_are_multiplied_by_4_at_most():
     light = np.array([[[0.04, 0.08, 0.02]]], np.float32)
-    blurry = light @ restore.LUMINANCE
-    found = restore._coloured(light, blurry, np.stack([3 * blurry, 4 * blurry, 10 * blurry]))
+    blurry = light @ LUMINANCE
+    found = coloured(light, blurry, np.stack([3 * blurry, 4 * blurry, 10 * blurry]))
     np.testing.assert_allclose(found, [3 * light, 4 * light, 4 * light + 6 * blurry], atol=1e-6)
 
 

@@ -1,0 +1,95 @@
+"""Light of frames: from stored values and back, in colour, with a mean that is given, and how it drifts.
+
+*Drift* is how much the mean light of a picture rises over an exposure, as a part of what it is. Events tell
+it, but not well: their errors add up over a whole picture. The blurry frames before and after tell it, too.
+
+Dimensions: T time stamps, H x W image.
+"""
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Light = NDArray[np.float32]  # of 0 to 1
+
+LUMINANCE = np.array([0.2126, 0.7152, 0.0722], np.float32)  # of red, green and blue: Rec. 709
+MOST_GAIN = np.float32(4)  # of a colour; what is left is added as grey, lest noise in the dark be multiplied
+NEAR = 0.5  # of an exposure: with longer gaps between them, exposures say little of each other's drift
+ALIKE = 1.05  # times as long: of exposures that differ by more, the camera may have scaled the light
+
+
+class Exposed(NamedTuple):
+    """A blurry frame, as far as its drift goes."""
+
+    mean: float  # of its light
+    span_us: tuple[int, int]
+
+
+def told_drift(before: Exposed, frame: Exposed, after: Exposed) -> float | None:
+    """The drift of a frame by those next to it: light is taken to change evenly from one middle to the other.
+
+    None: they do not tell.
+    """
+    spans = [of.span_us for of in (before, frame, after)]
+    lengths = [end - begin for begin, end in spans]
+    gaps = [b[0] - a[1] for a, b in pairwise(spans)]
+    if not frame.mean or max(gaps) > NEAR * lengths[1] or max(lengths) > ALIKE * min(lengths):
+        return None
+    middles = [(begin + end) / 2 for begin, end in spans]
+    return (after.mean - before.mean) / (middles[2] - middles[0]) * lengths[1] / frame.mean
+
+
+def ramp(film: Light, drift: float | None) -> float:
+    """How much more a film [T, H, W] shall gain over its exposure: to drift by the mean of what it does, by
+    its events, and of `drift`, what others tell. Both err by about as much, for reasons of their own.
+    """
+    first, last = float(film[0].mean()), float(film[-1].mean())
+    return 0.0 if drift is None or first <= 0 else (drift - (last / first - 1)) / 2
+
+
+def luminance(light: Light) -> Light:
+    """Of light [H, W] itself, or of [H, W, 3]."""
+    return light if light.ndim == 2 else light @ LUMINANCE
+
+
+def mean_light(image: NDArray) -> float:
+    return float(luminance(to_light(image)).mean())
+
+
+def correction(frames: Light, blurry: Light) -> Light:
+    """The image [...] to be added to frames [T, ...] so that, clipped to 0 to 1, their mean is `blurry`.
+
+    Where nothing is clipped, that is how far the mean is off; elsewhere the root is bracketed and halved.
+    """
+    shift = blurry - frames.mean(0)
+    clipped = (frames.min(0) + shift < 0) | (frames.max(0) + shift > 1)
+    values, mean = frames[:, clipped], blurry[clipped]  # [T, N], [N]
+    low, high = -values.max(0), 1 - values.min(0)  # all are 0, all are 1
+    for _ in range(32):
+        middle = (low + high) / 2
+        above = (values + middle).clip(0, 1).mean(0) > mean
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    shift[clipped] = (low + high) / 2
+    return shift
+
+
+def to_light(image: NDArray) -> Light:
+    """Of 0 to 1, as stored: nothing is known of the camera's curve."""
+    return image.astype(np.float32) / np.float32(np.iinfo(image.dtype).max)
+
+
+def to_uint8(light: Light) -> NDArray[np.uint8]:
+    return (light * 255).round().astype(np.uint8)
+
+
+def coloured(light: Light, blurry: Light, sharp: Light) -> Light:
+    """light [H, W, 3] of luminance `blurry`, with luminance `sharp` [..., H, W]: all colours times the ratio.
+
+    Grey light [H, W] has no colour: `sharp` itself.
+    """
+    if light.ndim == 2:
+        return sharp
+    gain: Any = np.minimum(sharp / np.maximum(blurry, np.float32(1e-6)), MOST_GAIN)
+    return gain[..., None] * light + (sharp - gain * blurry)[..., None]

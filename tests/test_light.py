@@ -1,0 +1,45 @@
+"""The drift of light: told exactly where it is even, not told where frames do not compare; and half of it."""
+
+import numpy as np
+import pytest
+
+from ppln.light import Exposed, ramp, told_drift
+
+
+def rising(*spans, start=100.0, slope=0.5):
+    """Blurry frames of light that changes evenly: the mean over a span is the light in its middle."""
+    return [Exposed(start + slope * (begin + end) / 2, (begin, end)) for begin, end in spans]
+
+
+@pytest.mark.parametrize("slope", [0.5, -0.05, 0.0])
+@pytest.mark.parametrize("spans", [((0, 100), (100, 200), (200, 300)), ((0, 98), (110, 210), (240, 341))])
+def test_even_light_is_told_exactly(spans, slope):
+    frames = rising(*spans, slope=slope)
+    begin, end = spans[1]
+    assert told_drift(*frames) == pytest.approx(slope * (end - begin) / frames[1].mean, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        ((0, 100), (151, 251), (260, 360)),  # too long after the one before
+        ((0, 100), (110, 210), (261, 361)),  # too long before the next
+        ((0, 100), (100, 200), (200, 306)),  # exposed for longer: perhaps scaled
+        ((0, 94), (100, 200), (200, 300)),
+    ],
+)
+def test_frames_that_do_not_compare_tell_nothing(spans):
+    assert told_drift(*rising(*spans)) is None
+
+
+def test_darkness_tells_nothing():
+    dark = [Exposed(0.0, (k, k + 100)) for k in (0, 100, 200)]
+    assert told_drift(*dark) is None
+
+
+def test_a_ramp_goes_half_the_way():
+    film = np.linspace(1.0, 1.1, 14, dtype=np.float32)[:, None, None] * np.ones((1, 3, 4), np.float32)
+    assert ramp(film, 0.2) == pytest.approx(0.05, rel=1e-5)
+    assert ramp(film, 0.0) == pytest.approx(-0.05, rel=1e-5)
+    assert ramp(film, None) == 0
+    assert ramp(0 * film, 0.2) == 0

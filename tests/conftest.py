@@ -1,11 +1,5 @@
-import signal
-
 import pytest
 import torch
-
-# As in a shell of one's own, where the suite runs under nohup or in the background, which ignore them.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

@@ -271,6 +271,18 @@ def test_a_bad_sample_is_named(tmp_path, monkeypatch):
         train(settings(tmp_path / "run"))
 
 
+@pytest.fixture(autouse=True)
+def signals_are_heard():
+    """Also where the suite runs under nohup or in the background, which ignore some."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGHUP else signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def signalled(patch: pytest.MonkeyPatch, name: str, number: int, after: int) -> None:
     """Let the process get a signal whenever a run with so many steps behind it calls a method of its loop."""
     method = getattr(Loop, name)

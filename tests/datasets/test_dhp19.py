@@ -1,17 +1,22 @@
 """DHP19: what is published of it and what its own tool makes, into windows for pose."""
 
+import sys
 from pathlib import Path
 
 import h5py
 import moved
 import numpy as np
 import pytest
+import scipy.io
 import torch
 
 from ppln import geometry
-from ppln.datasets import dhp19_frames
-from ppln.datasets.dhp19 import ALL, FAULTY, Who, known_mean, limits, prepare
+from ppln.cli import main
+from ppln.datasets import dhp19, dhp19_frames
+from ppln.datasets.dhp19 import ALL, FAULTY, Who, find_movements, known_mean, limits, prepare, read_labels
 from ppln.datasets.movements import MovementManifest, MovementWindows, split_of
+from ppln.datasets.source import PoseSample
+from ppln.datasets.synthetic.people.person import JOINTS
 from ppln.events import RecordingError
 from ppln.events.io import aedat2
 from ppln.tasks import Pose
@@ -21,7 +26,6 @@ START = moved.START_US
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    torch.set_num_threads(1)
     monkeypatch.setattr(dhp19_frames, "EVENTS_PER_FRAME", moved.FRAME)
 
 
@@ -42,7 +46,7 @@ def test_the_movements():
     assert splits == ["train"] * 11 + ["val"] + ["test"] * 5
 
 
-@pytest.mark.parametrize("piece", [13, 1000, aedat2.PIECE])
+@pytest.mark.parametrize("piece", [97, 1000, aedat2.PIECE])
 def test_both_routes_give_the_same(tmp_path, monkeypatch, piece):
     """And the same as the tool's rules give, event by event."""
     monkeypatch.setattr(aedat2, "PIECE", piece)
@@ -284,8 +288,6 @@ def test_the_released_order(tmp_path):
 
 
 def moved_sample(frames):
-    from ppln.datasets.source import PoseSample
-
     zeros = torch.zeros(1, dtype=torch.int64)
     joints = torch.full((1, 10, 13, 3), 5.0), torch.full((1, 2, 10, 13, 2), 5.0)
     return PoseSample(frames, *joints, torch.zeros(1, 11), torch.zeros(1, 10), zeros, zeros)
@@ -391,3 +393,215 @@ def test_damage_is_told_and_the_others_are_made(tmp_path, damage, error, message
     assert "\n" not in str(told.value)
     assert names(tmp_path / "out") == ["S1_session2_mov1.h5", "manifest.json"]
     assert list(MovementManifest.read(tmp_path / "out").recordings) == ["S1_session2_mov1"]
+
+
+def some_frames(number: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    sparse = draw.random((number, 4, 260, 346)) < 0.01
+    return sparse * draw.integers(1, 256, sparse.shape), draw.normal(0, 500, (number, 13, 3))
+
+
+def wrong_shape(path: Path, label: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        values = file["DVS"][..., :3]
+        del file["DVS"]
+        file["DVS"] = values
+
+
+def fewer_labels(path: Path, label: Path) -> None:
+    with h5py.File(label, "r+") as file:
+        values = file["XYZ"][:-1]
+        del file["XYZ"]
+        file["XYZ"] = values
+
+
+def other_joints(path: Path, label: Path) -> None:
+    with h5py.File(label, "r+") as file:
+        values = file["XYZ"][:].swapaxes(1, 2)
+        del file["XYZ"]
+        file["XYZ"] = values
+
+
+def half_counts(path: Path, label: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["DVS"][3, 5, 5, 0] = 0.5
+
+
+def large_counts(path: Path, label: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["DVS"][3, 5, 5, 0] = 256
+
+
+def dark_camera(path: Path, label: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["DVS"][..., 0] = 0
+
+
+def cut_frames(path: Path, label: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100_000])
+
+
+def no_label(path: Path, label: Path) -> None:
+    label.unlink()
+
+
+def no_frames_inside(path: Path, label: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file["DVS"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (wrong_shape, r"events.h5: DVS is \(5, 260, 346, 3\) and XYZ \(5, 3, 13\); expected"),
+        (other_joints, r"DVS is \(5, 260, 346, 4\) and XYZ \(5, 13, 3\); expected"),
+        (fewer_labels, r"events.h5 has 5 frames, and S16_session2_mov4_7500events_label.h5 4"),
+        (half_counts, r"frame 3 of DVS is not of whole numbers from 0 to 255"),
+        (large_counts, r"frame 3 of DVS is not of whole numbers from 0 to 255"),
+        (dark_camera, r"camera 4 saw nothing"),  # channel 0
+        (cut_frames, r"events.h5 is damaged or cut short"),
+        (no_label, r"has no labels; they should be in .*S16_session2_mov4_7500events_label.h5"),
+        (no_frames_inside, r"events.h5 has no dataset DVS"),
+    ],
+)
+def test_damage_of_what_is_ready(tmp_path, damage, message):
+    path = moved.ready(tmp_path / "raw", (16, 2, 4), *some_frames(5))
+    moved.ready(tmp_path / "raw", (16, 2, 5), *some_frames(11, seed=1))
+    damage(path, path.with_name(f"{path.stem}_label.h5"))
+    with pytest.raises((RecordingError, FileNotFoundError), match=message):
+        prepare(tmp_path / "raw", tmp_path / "out", partial=True)
+    assert names(tmp_path / "out") == ["S16_session2_mov5.h5", "manifest.json"]
+
+
+def test_frames_may_be_stored_in_bytes(tmp_path):
+    """MATLAB makes doubles where it is not told; others may have made less of them."""
+    frames, joints = some_frames(3)
+    path = moved.ready(tmp_path / "raw", (16, 2, 4), frames, joints)
+    with h5py.File(path, "r+") as file:
+        del file["DVS"]
+        file["DVS"] = np.moveaxis(frames, 1, -1).astype(np.uint8)
+    prepare(tmp_path / "raw", tmp_path / "out", partial=True, verify=True)
+    np.testing.assert_array_equal(
+        columns(tmp_path / "out/S16_session2_mov4.h5")["dvs"], frames[:, [3, 2], :, :344]
+    )
+
+
+def test_what_was_made_is_kept_and_checked(tmp_path):
+    raw, out = folder(tmp_path, subjects=(1, 13), labels=100), tmp_path / "out"
+    assert len(prepare(raw, out, partial=True, workers=1).made) == 2
+    assert prepare(raw, out, partial=True, verify=True).made == ()
+    joints = moved.person(100, seed=1)
+    joints[50] += 1
+    moved.vicon(raw / "Vicon_data/S1_2_1.mat", joints)
+    with pytest.raises(ValueError, match=r"S1_session2_mov1.h5 is not what .* another SHA-256"):
+        prepare(raw, out, partial=True)
+    assert prepare(raw, out, partial=True, overwrite=True, verify=True).manifest.part(
+        "S13_session2_mov1", "test"
+    )
+    with pytest.raises(
+        ValueError, match=r"holds windows of the protocol 'dhp19' with step 5, not of .* step 2"
+    ):
+        prepare(raw, out, partial=True, step=2)
+    with h5py.File(out / "S1_session2_mov1.h5", "r+") as file:
+        file["joints_mm"][2, 3] += 1
+    with pytest.raises(
+        ValueError, match="its SHA-256 is not that of the manifest, joints_mm differs in frame 2"
+    ):
+        prepare(raw, out, partial=True, verify=True)
+
+
+def test_what_is_in_a_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere"):
+        find_movements(tmp_path / "nowhere")
+    with pytest.raises(
+        FileNotFoundError, match=r"holds none of DHP19's movements, such as DVS_movies/S1/ses"
+    ):
+        find_movements(tmp_path)
+    raw = folder(tmp_path, subjects=(1,), labels=30)
+    with pytest.raises(
+        FileNotFoundError, match=r"lacks 557 of DHP19's 558 movements: S1_session1_mov1, .* give partial=True"
+    ) as told:
+        find_movements(raw)
+    assert not any(who.name in str(told.value).replace(",", " ").split() for who in FAULTY)
+    for name in ("S18/session1/mov1.aedat", "S1/session2/mov7.aedat", "S4/session3/mov6.aedat", "mov1.aedat"):
+        (raw / "DVS_movies" / name).parent.mkdir(parents=True, exist_ok=True)
+        (raw / "DVS_movies" / name).write_bytes(b"")
+    found, ignored = find_movements(raw, partial=True)
+    assert [path.relative_to(raw).as_posix() for path in found] == ["DVS_movies/S1/session2/mov1.aedat"]
+    assert [path.parent.parent.name for path in ignored] == ["S1", "S18", "S4"]
+    moved.ready(raw, (1, 2, 1), *some_frames(2))
+    with pytest.raises(ValueError, match=r"mov1.aedat and .*7500events.h5 are one movement; keep one"):
+        find_movements(raw, partial=True)
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    moved.ready(raw, (1, 1, 1), *some_frames(21))
+    moved.ready(raw, (13, 5, 7), *some_frames(9))
+    moved.ready(raw, (15, 5, 7), *some_frames(0))
+    moved.ready(raw, (14, 5, 3), *some_frames(12))
+    options = ["--raw", str(raw), "--out", str(out), "--workers", "1", "--verify"]
+    arguments = ["ppln", "prepare", "dhp19", *options]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit, match=r"lacks 555 of DHP19's 558 .* or give --partial to do without"):
+        main()
+    monkeypatch.setattr(sys, "argv", [*arguments, "--partial", "--step", "4"])
+    main()
+    told = capsys.readouterr().out
+    assert "1/3 S1_session1_mov1: 3 windows, 21 frames (made, " in told
+    assert "left out: " in told
+    assert "S14_session5_mov3_7500events.h5: it has no mark of when its labels begin" in told
+    assert "without a window: S13_session5_mov7 has 9 event frames, and a window 10" in told
+    assert "without a window: S15_session5_mov7 has 0 event frames" in told
+    assert "3 recordings; windows: train 3, val 0, test 0" in told
+    assert "verified: every array equals what the sources give" in told
+    missing = next(line for line in told.splitlines() if line.startswith("missing: "))
+    assert missing.count(",") == 554
+    assert "S14_session5_mov3" not in missing
+    with pytest.raises(ValueError, match="out holds no windows of the split 'test'; prepare more movements"):
+        MovementWindows(out, "test")
+
+
+def test_events_of_broken_records_are_told(tmp_path):
+    joints = moved.person(150)
+    events = np.array(moved.seen(joints))
+    moved.raw(tmp_path / "clean", (1, 1, 1), events, joints)
+    bad = events[:, [500, 500]]
+    bad[2, 0] = -46  # 305 from the bottom, as jAER tells of one
+    bad[0, 1] = 5
+    both = np.concatenate([events[:, :501], bad, events[:, 501:]], 1)
+    moved.raw(tmp_path / "bad", (1, 1, 1), both, joints)
+    prepare(tmp_path / "clean", tmp_path / "a", partial=True)
+    with pytest.warns(UserWarning, match=r"mov1.aedat: left out 2 of 7,202 events, which lie"):
+        prepare(tmp_path / "bad", tmp_path / "b", partial=True)
+    one, other = (columns(tmp_path / of / "S1_session1_mov1.h5") for of in "ab")
+    np.testing.assert_array_equal(one["dvs"], other["dvs"])
+
+
+def test_time_stamps_that_begin_again(tmp_path):
+    """As in S14/session1/mov1: they run through 32 bits."""
+    joints = moved.person(150)
+    camera, x, y, t = moved.seen(joints)
+    moved.raw(tmp_path / "a", (1, 1, 1), (camera, x, y, t), joints)
+    marks = np.array([0, 1, 1_500_000])
+    shift = 2**32 - 700_000 - START
+    moved.raw(tmp_path / "b", (1, 1, 1), (camera, x, y, t + shift), joints, START + shift + marks)
+    for of in "ab":
+        prepare(tmp_path / of, tmp_path / "out" / of, partial=True)
+    one, other = (columns(tmp_path / "out" / of / "S1_session1_mov1.h5") for of in "ab")
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_labels_as_scipy_reads_them(tmp_path):
+    joints = moved.person(40)
+    joints[3:5, 2] = np.nan
+    path = moved.vicon(tmp_path / "a.mat", joints, info="text", empty=np.zeros((0, 3)))
+    np.testing.assert_array_equal(read_labels(path), joints)
+    found = scipy.io.loadmat(path, simplify_cells=True)["XYZPOS"]
+    for k, name in enumerate(dhp19.LABELS):
+        np.testing.assert_array_equal(found[name], joints[:, k])
+    assert dhp19.LABELS == moved.LABELS
+    spelt = {"R": "right", "L": "left"}
+    spoken = [f"{spelt[name[-1]]} {name[:-1]}" for name in dhp19.LABELS[1:]]
+    assert ("head", *spoken) == JOINTS

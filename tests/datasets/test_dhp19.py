@@ -48,15 +48,21 @@ def test_the_movements():
 
 @pytest.mark.parametrize("piece", [97, 1000, aedat2.PIECE])
 def test_both_routes_give_the_same(tmp_path, monkeypatch, piece):
-    """And the same as the tool's rules give, event by event."""
+    """And the same as the tool's rules give, event by event.
+
+    Events begin 0.15 s before the labels and go on after their end, and the mark of it is 0.07 s late.
+    """
     monkeypatch.setattr(aedat2, "PIECE", piece)
     joints = moved.person(150)
-    events = moved.seen(joints, per_label=16)
+    events = moved.seen(joints, per_label=24)
+    joints = joints[15:128]
     joints[40:42, 3] = np.nan
     joints[:, 6] = np.nan
-    wanted, places = moved.as_the_tool_does(events, joints, START, START + 1_500_000)
+    start, stop = START + 150_000, START + 1_350_000
+    wanted, places = moved.as_the_tool_does(events, joints, start, stop)
     assert len(wanted) > 20
-    moved.raw(tmp_path / "raw", (2, 3, 4), events, joints)
+    assert len(wanted) < len(moved.as_the_tool_does(events, moved.person(150), start, stop)[0])
+    moved.raw(tmp_path / "raw", (2, 3, 4), events, joints, marks=[start, start + 1, stop])
     moved.ready(tmp_path / "ready", (2, 3, 4), wanted, places)
     for route in ("raw", "ready"):
         prepare(tmp_path / route, tmp_path / "out" / route, partial=True, verify=True)
@@ -67,7 +73,33 @@ def test_both_routes_give_the_same(tmp_path, monkeypatch, piece):
     assert np.isnan(one["joints_mm"][:, 6]).all()
     assert np.isfinite(np.delete(one["joints_mm"], [3, 6], 1)).all()
     assert (np.diff(one["t_us"]) > 0).all()
+    assert one["t_us"][-1] < 1_130_000
     assert (other["t_us"] == -1).all()
+
+
+def test_events_after_the_end_are_left_out():
+    """Of one mark: when that is the beginning, it ends with the labels."""
+    n = 10
+    piece = aedat2.Mixed(
+        np.full(n, 5, np.int16), np.full(n, 5, np.int16), np.arange(n), np.full(n, 1, np.uint8), np.arange(0)
+    )
+    (found,) = dhp19_frames.events_between([piece], 2, 6)
+    assert found.t.tolist() == [3, 4, 5]
+    assert found.x.tolist() == [351] * 3
+
+
+@pytest.mark.parametrize(("end", "kept"), [(94_999, True), (95_000, False), (99_000, False)])
+def test_a_frame_without_a_label_at_its_end(tmp_path, end, kept):
+    """Ten labels: the last one is at 90 ms, and is the nearest up to 95 ms."""
+    n = 4 * moved.FRAME + 4  # the first of each camera is alone
+    t = np.linspace(30_000, end, n).astype(int)
+    joints = moved.person(10)
+    events = np.arange(n) % 4, np.full(n, 30), np.full(n, 30), START + t
+    path = moved.raw(tmp_path, (1, 1, 1), events, joints, marks=[START, START + 104_000])
+    made = list(dhp19._from_raw(path, dhp19._label(path)))
+    assert len(made) == kept
+    if kept:
+        np.testing.assert_allclose(made[0][1], joints.mean(0))
 
 
 def test_noise_is_left_out():

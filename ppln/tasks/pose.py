@@ -102,8 +102,8 @@ class Pose(Task):
             windows = MovementWindows(self.folder, split)
             if lacks := dhp19.missing(windows.manifest, split):
                 warnings.warn(
-                    f"{self.folder} lacks {', '.join(lacks)} of DHP19's movements for {split!r}; figures are "
-                    "not those of DHP19",
+                    f"{self.folder} lacks {len(lacks)} of DHP19's movements for {split!r}, such as "
+                    f"{lacks[0]}; figures are not those of DHP19",
                     stacklevel=2,
                 )
             return windows

@@ -278,10 +278,10 @@ def test_the_task(tmp_path):
     task = Pose(data="windows", folder=tmp_path / "out")
     assert {"height", "width", "test_samples", "data_seed", "motions"} <= set(task.idle)
     with pytest.warns(
-        UserWarning, match=r"out lacks S13_session1_mov1, .* of DHP19's movements for 'test'; figures are not"
-    ) as told:
+        UserWarning,
+        match=r"out lacks 163 of DHP19's movements for 'test', such as S13_session1_mov1; figures are",
+    ):
         source = task.source("test")
-    assert "S12" not in str(told[0].message)
     batch = task.batch(source.batch([0]), None, 0)
     assert batch.target.shape == (1, 10, 2, 13, 260, 344)
     assert batch.target.isfinite().all()

@@ -1,5 +1,6 @@
 """DHP19: what is published of it and what its own tool makes, into windows for pose."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -329,6 +330,11 @@ def lose_label(raw: Path) -> None:
     (raw / "Vicon_data/S12_2_1.mat").unlink()
 
 
+def pipe_label(raw: Path) -> None:
+    lose_label(raw)
+    os.mkfifo(raw / "Vicon_data/S12_2_1.mat")
+
+
 def lose_joint(raw: Path) -> None:
     moved.vicon(raw / "Vicon_data/S12_2_1.mat", moved.person(150), leave=["hipL", "kneeR"])
 
@@ -402,6 +408,7 @@ def go_back(raw: Path) -> None:
             FileNotFoundError,
             r"mov1.aedat has no labels; they should be in .*Vicon_data/S12_2_1.mat",
         ),
+        (pipe_label, RecordingError, r"S12_2_1.mat is not a file; give a recording that is one"),
         (lose_joint, RecordingError, r"S12_2_1.mat lacks the label of hipL, kneeR in XYZPOS"),
         (cut_label, RecordingError, r"S12_2_1.mat is damaged, at byte 128"),
         (odd_label, RecordingError, r"S12_2_1.mat: joints are \(149, 3\), \(150, 3\); expected \(N, 3\)"),

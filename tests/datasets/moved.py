@@ -122,3 +122,25 @@ def as_the_tool_does(events, joints, start: int, stop: int):
 def unpack(path: Path) -> list[tuple[int, int]]:
     """Addresses and times of a file."""
     return list(struct.iter_unpack(">II", path.read_bytes()[len(HEADER) :]))
+
+
+def columns(path: Path) -> dict[str, np.ndarray]:
+    with h5py.File(path) as file:
+        return {name: data[:] for name, data in file.items()}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir() if file.name != ".lock")
+
+
+def folder(tmp_path: Path, *, subjects=(1, 12, 13), labels=200) -> Path:
+    for subject in subjects:
+        joints = person(labels, seed=subject)
+        raw(tmp_path / "raw", (subject, 2, 1), seen(joints, seed=subject), joints)
+    return tmp_path / "raw"
+
+
+def some_frames(number: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    sparse = draw.random((number, 4, 260, 346)) < 0.01
+    return sparse * draw.integers(1, 256, sparse.shape), draw.normal(0, 500, (number, 13, 3))

@@ -50,6 +50,22 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def size_and_sha256(*paths: Path) -> tuple[int, str]:
+    """Bytes and SHA-256 of a file. Of a folder, of its files' names and digests; and so of several files."""
+    (path, *others) = paths
+    if not others and not path.is_dir():
+        return path.stat().st_size, sha256(path)
+    files = {file.name: file for file in paths}
+    if not others:
+        inside = sorted(file for file in path.rglob("*") if file.is_file())
+        files = {file.relative_to(path).as_posix(): file for file in inside}
+    size, digest = 0, hashlib.sha256()
+    for name, file in files.items():
+        size += file.stat().st_size
+        digest.update(f"{name}\0{sha256(file)}\n".encode())
+    return size, digest.hexdigest()
+
+
 def check_target(
     path: Path, *, overwrite: bool = False, is_folder: bool = False, inputs: Iterable[Path] = ()
 ) -> None:

@@ -21,7 +21,7 @@ END = "\n--\n"  # after each
 def outcomes(what: str, *paths: Path, **options) -> list[str]:
     """How it ended with each: "done: " and what came out, or "refused: " and the error.
 
-    what: read it, print what is in it (info), or read the motions in it (bvh)
+    what: read it, print what is in it (info), read the motions (bvh) or DHP19's labels in it (labels)
     """
     done = subprocess.run(
         [sys.executable, __file__, what, repr(options), *map(str, paths)],
@@ -49,6 +49,7 @@ def deflated(start: bytes, zeros: int) -> bytes:
 
 
 def main(what: str, options: str, *paths: str) -> None:
+    from ppln.datasets.dhp19 import read_labels
     from ppln.datasets.synthetic.people.bvh import read_bvh_folder
     from ppln.events import read_recording
     from ppln.report import recording
@@ -63,6 +64,8 @@ def main(what: str, options: str, *paths: str) -> None:
                 print("done:", read_recording(path, **given), end=END)
             elif what == "info":
                 print("done:", recording.text(recording.summarize(path, **given)), end=END)
+            elif what == "labels":
+                print("done:", read_labels(Path(path)).shape, end=END)
             else:
                 print("done:", [len(motion.names) for _, motion in read_bvh_folder(path)], end=END)
         except ValueError as error:

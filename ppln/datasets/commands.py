@@ -6,17 +6,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ppln.datasets import ddd20, donkey, hqf
+from ppln.datasets import ddd20, dhp19, donkey, hqf
 from ppln.datasets.drives import Drive
 from ppln.datasets.folders import Done, OnDone, Preparation
+from ppln.datasets.movements import Movement
 from ppln.datasets.prepare import prepare
 from ppln.datasets.source import SPLITS
-from ppln.datasets.windows import Split
+from ppln.datasets.windows import Entry, Split
 from ppln.errors import HELP, Help
 from ppln.events.io import printable
 from ppln.options import Command, command
 from ppln.progress import Screen
-from ppln.protocols import FRAMES
+from ppln.protocols import EVENT_FRAMES, FRAMES
 
 
 def _cores() -> int:
@@ -144,19 +145,46 @@ class DDD20Recordings:
         return ddd20.prepare(self.raw, self.out, partial=self.partial, progress=progress, **own)
 
 
-WantedFolder = HQF | Recordings | DDD20Recordings | DonkeyTubs
+@dataclass(frozen=True)
+class DHP19Movements:
+    """Cut the recordings of DHP19 into windows to train and evaluate pose on. DHP19 (Calabrese et al. 2019)
+    are 17 people, 33 movements each, before four event cameras, with the places of 13 joints. A window is one
+    sample: ten event frames of cameras 2 and 3, and the joints at each, the truth. `ppln train pose --data
+    windows --folder OUT` takes the folder. For example: ppln prepare dhp19 --raw dhp19"""
+
+    raw: Path
+    """The folder with DHP19's recordings: as published (DVS_movies and Vicon_data), or as the data set's own
+    tool makes event frames of them (S*_session*_mov*_7500events.h5, and _label.h5 beside each). The package
+    has no copy of them; download them from the page of the data set."""
+    out: Path = Path("data/dhp19")
+    """The folder to write to. The same command goes on where an earlier one was interrupted."""
+    partial: bool = False
+    """Do without movements that are missing. Without it, they are an error."""
+    step: int = dhp19.STEP
+    """Begin a training window every so many event frames. A window has 10, so with less than 10, windows
+    share frames, and there are more of them. Windows for validation and testing never share any."""
+    making: Making = field(default_factory=Making)
+    """How files are made."""
+
+    def prepare(self, progress: OnDone) -> Preparation:
+        own: Any = {"partial": self.partial, "step": self.step, **asdict(self.making)}
+        return dhp19.prepare(self.raw, self.out, progress=progress, **own)
+
+
+WantedFolder = HQF | Recordings | DDD20Recordings | DonkeyTubs | DHP19Movements
 KINDS: dict[str, type[WantedFolder]] = {
     "recordings": Recordings,
     "hqf": HQF,
     "donkey": DonkeyTubs,
     "ddd20": DDD20Recordings,
+    "dhp19": DHP19Movements,
 }
 
 _USAGE = """usage: ppln prepare KIND [OPTIONS]
 
 Cut recordings into windows, which are samples to train and evaluate on. The kinds: recordings, your
-own, for deblurring; hqf, a data set for deblurring; donkey, drives of a model car, for steering; and
-ddd20, a data set for steering. Each has its own options:"""
+own, for deblurring; hqf, a data set for deblurring; donkey, drives of a model car, for steering;
+ddd20, a data set for steering; and dhp19, a data set for pose. Each has its own options:"""
 
 
 def asked_for(words: Sequence[str]) -> tuple[Command, WantedFolder]:
@@ -173,7 +201,9 @@ def asked_for(words: Sequence[str]) -> tuple[Command, WantedFolder]:
 def run(how: WantedFolder, screen: Screen) -> str:
     def report(done: Done, number: int, total: int) -> None:
         entry, made = done.entry, "made" if done.made else "there already"
-        counts = f"{entry.rows:,} rows" if isinstance(entry, Drive) else f"{entry.events:,} events"
+        kinds = {"rows": Drive, "frames": Movement, "events": Entry}
+        of = next(of for of, kind in kinds.items() if isinstance(entry, kind))
+        counts = f"{getattr(entry, of):,} {of}"
         text = f"{number}/{total} {done.name}: {entry.windows:,} windows, {counts}"
         screen.say(f"{text} ({made}, {done.seconds:.1f} s)")
         screen.progress("recordings", number, total)
@@ -184,7 +214,17 @@ def run(how: WantedFolder, screen: Screen) -> str:
     number = len(manifest.recordings)
     windows = [(of, sum(len(manifest.part(n, of)) for n in manifest.recordings)) for of in SPLITS]
     counts = ", ".join(f"{of} {n:,}" for of, n in windows)
-    lines = [f"not a recording: {printable(str(path))}" for path in summary.ignored]
+    lines = []
+    for path in summary.ignored:
+        fault = dhp19.fault(path) if isinstance(how, DHP19Movements) else None
+        told = printable(str(path))
+        lines.append(f"left out: {told}: {fault}" if fault else f"not a recording: {told}")
+    if isinstance(how, DHP19Movements):
+        lines += [
+            f"without a window: {name} has {entry.frames} event frames, and a window {EVENT_FRAMES}"
+            for name, entry in manifest.recordings.items()
+            if not entry.windows
+        ]
     lines.append(f"wrote {how.out}: {number} recording{'s' * (number != 1)}; windows: {counts}")
     if how.making.verify:
         lines.append("verified: every array equals what the sources give")
@@ -193,6 +233,8 @@ def run(how: WantedFolder, screen: Screen) -> str:
         missing = [name for name in hqf.NAMES if name not in manifest.recordings]
     if isinstance(how, DDD20Recordings):
         missing = list(ddd20.missing(manifest))
+    if isinstance(how, DHP19Movements):
+        missing = list(dhp19.missing(manifest))
     if missing:
         lines.append(f"missing: {', '.join(missing)}")
     return "\n".join(lines)

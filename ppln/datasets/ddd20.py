@@ -112,7 +112,7 @@ def prepare(
     whole("seed", seed, least=0)
     sources, ignored = find_recordings(raw, partial=partial)
     protocol = "ddd20-released" if released_protocol else "ddd20"
-    named = {f"rec{_number(source)}": source for source in by_name(sources).values()}
+    named = by_name(sources, lambda source: f"rec{_number(source)}")
     return make(Ddd20(protocol, seed, ROWS), named, Path(out), ignored, **how)
 
 

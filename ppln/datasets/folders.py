@@ -6,7 +6,6 @@ from: what an interrupted run has finished is not made again. One run at a time 
 one is refused.
 """
 
-import hashlib
 import multiprocessing
 import os
 import threading
@@ -20,7 +19,7 @@ from dataclasses import dataclass, replace
 from glob import escape
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypedDict
+from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +28,14 @@ from ppln.datasets.prepared import MANIFEST, FolderManifest
 from ppln.events.events import whole
 from ppln.events.io import RecordingError
 from ppln.events.io.hdf5 import attribute, created, dataset, opened
-from ppln.files import alone, make_folder, put_in_place, refuse_inputs, sha256, write_whole
+from ppln.files import alone, make_folder, put_in_place, refuse_inputs, size_and_sha256, write_whole
 
 COMPRESSION = 4  # of gzip
 STORED = {"compression": "gzip", "compression_opts": COMPRESSION, "shuffle": True, "fletcher32": True}
 NARROW = {"uint16": np.dtype("uint8"), "int16": np.dtype("int8")}
+BLOCK = 64  # rows
+
+T = TypeVar("T")
 
 
 class Origin(NamedTuple):
@@ -55,7 +57,15 @@ class FolderMaker(ABC):
 
     @abstractmethod
     def blocks(self, source: Path) -> Iterator[Mapping[str, NDArray]]:
-        """The arrays, some rows at a time; counts are 16-bit integers. Of no rows, a block of none."""
+        """The arrays, some rows at a time; counts are of 16 bits or 8. Of no rows, a block of none."""
+
+    def files(self, source: Path) -> tuple[Path, ...]:
+        """All that a recording is made from; an error, where a file is missing."""
+        return (source,)
+
+    def about(self, source: Path) -> Mapping[str, int]:
+        """Attributes of a file: what is known of its recording alone."""
+        return {}
 
     @property
     @abstractmethod
@@ -97,6 +107,12 @@ class FolderMaker(ABC):
     def check_kept(self, name: str, entry: Any) -> None:
         """An error, where what the folder holds of a recording may not be kept."""
         return
+
+
+def in_blocks(rows: Iterator[T]) -> Iterator[list[T]]:
+    """Some rows at a time."""
+    while block := list(islice(rows, BLOCK)):
+        yield block
 
 
 class Done(NamedTuple):
@@ -272,7 +288,7 @@ def _do(job: _Job) -> Done | Exception:
     """Make a recording's file or find it made; an error of the recording is given back."""
     start = time.perf_counter()
     try:
-        size, digest = _fingerprint(job.source)
+        size, digest = size_and_sha256(*job.maker.files(job.source))
         made = job.overwrite or not job.target.exists()
         if made:
             _write(job, {"source": job.source.name, "source_bytes": size, "source_sha256": digest})
@@ -287,18 +303,6 @@ def _do(job: _Job) -> Done | Exception:
         return Done(job.target.stem, entry, made, time.perf_counter() - start)
     except (ValueError, OSError, ModuleNotFoundError) as error:
         return error
-
-
-def _fingerprint(source: Path) -> tuple[int, str]:
-    """Bytes and SHA-256 of a file; of a folder, of its files' names and digests."""
-    if not source.is_dir():
-        return source.stat().st_size, sha256(source)
-    size, digest = 0, hashlib.sha256()
-    for file in sorted(file for file in source.rglob("*") if file.is_file()):
-        one, content = _fingerprint(file)
-        size += one
-        digest.update(f"{file.relative_to(source).as_posix()}\0{content}\n".encode())
-    return size, digest.hexdigest()
 
 
 def _write(job: _Job, origin: dict[str, Any]) -> None:
@@ -319,7 +323,7 @@ def _fill(path: Path, job: _Job, origin: dict[str, Any], *, narrow: bool) -> boo
                 raise ValueError(fault)
             counts = block[maker.counts]
             added.update(maker.sums(block))
-            if narrow:
+            if narrow and counts.dtype.name in NARROW:
                 small = counts.astype(NARROW[counts.dtype.name])
                 if not np.array_equal(small, counts):
                     return False
@@ -334,7 +338,7 @@ def _fill(path: Path, job: _Job, origin: dict[str, Any], *, narrow: bool) -> boo
             done += len(counts)
             check()
         # Text of fixed length lies in the header of its object, under its checksum.
-        about = {**maker.marks, **added}
+        about = {**maker.marks, **maker.about(job.source), **added}
         for key, value in (about | origin).items():
             file.attrs[key] = np.bytes_(value.encode()) if isinstance(value, str) else value
     return True
@@ -343,7 +347,7 @@ def _fill(path: Path, job: _Job, origin: dict[str, Any], *, narrow: bool) -> boo
 def _look(job: _Job, source_sha256: str, made: bool) -> tuple[Any, list[str]]:
     """What a file says of itself, and where that is not as it should be."""
     maker = job.maker
-    size, digest = _fingerprint(job.target)
+    size, digest = size_and_sha256(job.target)
     faults = []
     if not made and job.sha256 not in (None, digest):
         faults.append("its SHA-256 is not that of the manifest")

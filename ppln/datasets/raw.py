@@ -56,13 +56,17 @@ def check_complete(
         )
 
 
-def by_name(sources: Sequence[Path]) -> dict[str, Path]:
+def name_of(source: Path) -> str:
+    return source.name if source.is_dir() else source.stem
+
+
+def by_name(sources: Sequence[Path], name_of: Callable[[Path], str] = name_of) -> dict[str, Path]:
     """Recordings by name, the largest first: then several workers end at about the same time."""
     named: dict[str, Path] = {}
     for source in sources:
         if not source.is_dir():
             regular(source)
-        name = source.name if source.is_dir() else source.stem
+        name = name_of(source)
         if name in named:
             if source.resolve() == named[name].resolve():
                 raise ValueError(f"raw: {source} is given twice")

@@ -86,11 +86,6 @@ class Deblur(Task):
 
     def __post_init__(self) -> None:
         check_data(self, ("scenes", "windows"), "substeps", frames=self.train_times)
-        if (self.data == "windows") != (self.folder is not None):
-            raise ValueError(
-                f"data is {self.data!r} and folder is {str(self.folder)!r}; windows need the folder that "
-                "`ppln prepare` wrote, and scenes have none; for windows, give both data and folder"
-            )
         for name in ("train_times", "test_times"):
             frames = getattr(self, name)
             if self.data == "windows" and frames != FRAMES:

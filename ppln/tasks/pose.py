@@ -7,13 +7,15 @@ map, and the mean over maps.
 A joint is found at the pixel with the largest value; of several, the first in reading order. In space, it is
 where the rays of both cameras meet. That is updated only when both maxima, the confidence, exceed 0.3, else
 held; before the first update in a sample, what each frame gives is taken, sure or not: every joint counts.
-Errors (MPJPE) are means over all joints that lie in the picture; in mm, over those that lie in both.
+Errors (MPJPE) are means over all joints that lie in the picture; in mm, over those that lie in both. Joints
+whose place is not known count nowhere, nor in the loss.
 
 Dimensions: B samples, V cameras, T time stamps, J joints, H x W image.
 """
 
 import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -24,14 +26,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ppln import geometry
+from ppln.datasets import dhp19
+from ppln.datasets.movements import CAMERAS, MovementWindows
 from ppln.datasets.source import PoseSample, Source
 from ppln.metrics import mpjpe
 from ppln.protocols import EVENT_FRAMES
 from ppln.tasks import pictures
 from ppln.tasks.task import Batch, Task, check_data, draw_times, length_of, pick
 
-CAMERAS = (2, 3)  # by DHP19's numbers
 CONFIDENCE = 0.3
+_OF_PEOPLE = (
+    *("height", "width", "train_samples", "val_samples", "test_samples"),
+    *("motions", "substeps", "data_seed"),
+)
 _BONES = (  # numbers of joints, in the order of datasets.synthetic.people.person.JOINTS
     *((1, 2), (1, 3), (3, 7), (2, 4), (4, 8), (1, 5), (2, 6), (5, 6)),
     *((5, 9), (9, 11), (6, 10), (10, 12)),
@@ -51,9 +58,14 @@ class Pose(Task):
         "mpjpe_px_camera3": "lower",
     }
 
-    data: Literal["people"] = "people"
+    data: Literal["people", "windows"] = "people"
     """The data. people: synthetic, made as they are needed, people who move before the cameras of the data
-    set DHP19."""
+    set DHP19. windows: parts of DHP19's own recordings, in --folder."""
+    folder: Path | None = None
+    """With --data windows: the folder that `ppln prepare dhp19` wrote. Default: none."""
+    released_order: bool = False
+    """Order the ten event frames that a network is given as the paper's released code does, to compare with
+    it: for each time, the frame of that time first, then the other nine. Without it, in order of time."""
     height: int = 260
     """Rows of a picture, in pixels."""
     width: int = 344
@@ -77,11 +89,24 @@ class Pose(Task):
     """Seed of the people: another number, other people."""
 
     def __post_init__(self) -> None:
-        check_data(self, ("people",), "substeps", frames=EVENT_FRAMES)
+        check_data(self, ("people", "windows"), "substeps", frames=EVENT_FRAMES)
         if not 0 < self.sigma_px < math.inf:
             raise ValueError(f"sigma_px is {self.sigma_px}; give a finite number above 0")
 
+    @property
+    def idle(self) -> tuple[str, ...]:
+        return () if self.data == "people" else _OF_PEOPLE
+
     def source(self, split: str) -> Source:
+        if self.folder is not None:
+            windows = MovementWindows(self.folder, split)
+            if lacks := dhp19.missing(windows.manifest, split):
+                warnings.warn(
+                    f"{self.folder} lacks {len(lacks)} of DHP19's movements for {split!r}, such as "
+                    f"{lacks[0]}; figures are not those of DHP19",
+                    stacklevel=2,
+                )
+            return windows
         from ppln.datasets.synthetic.people import People  # loaded only where samples are made
 
         return People(
@@ -101,7 +126,7 @@ class Pose(Task):
         rows = draw_times(self.times_per_sample, EVENT_FRAMES, x, positions, seed)
         t = torch.linspace(0, 1, EVENT_FRAMES, device=x.device)[rows]
         joints_px = pick(samples.joints_px.transpose(1, 2), rows)  # [B, T, V, J, 2]
-        target = heat_maps(joints_px, (self.height, self.width), self.sigma_px)
+        target = heat_maps(joints_px, x.shape[-2:], self.sigma_px)
         joints = {"joints_px": joints_px, "joints_mm": pick(samples.joints_mm, rows)}
         return Batch(x, t, target, joints)
 
@@ -113,18 +138,24 @@ class Pose(Task):
             frames = pick(batch.x.transpose(1, 2), rows)  # [B, T, V, H, W]
             t = batch.t[..., None].expand(frames.shape[:3])
             return model(frames.flatten(0, 2)[:, None], t.flatten()).unflatten(0, frames.shape[:3])
+        if self.released_order:  # an input for each time
+            x = _current_first(batch.x, (batch.t * (EVENT_FRAMES - 1)).round().long())  # [B, T, V, 10, H, W]
+            t = batch.t[..., None].expand(x.shape[:3])
+            return model(x.flatten(0, 2), t.flatten()).unflatten(0, x.shape[:3])
         maps = model(batch.x.flatten(0, 1), batch.t.repeat_interleave(views, 0))  # [B V, T, J, H, W]
         return maps.unflatten(0, (-1, views)).transpose(1, 2)
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
         # As a mean over pixels, nearly all of them 0, gradients would be below the eps of RMSProp, 1e-7.
-        return (prediction.float() - batch.target).square().sum((-2, -1)).mean()
+        error = (prediction.float() - batch.target).square().sum((-2, -1))  # [B, T, V, J]
+        known = ~batch.extra["joints_px"].isnan().any(-1)
+        return torch.where(known, error, 0).sum() / known.sum().clamp(min=1)
 
     def judge(self, prediction: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Means over a sample's joints, and how many joints there are in each."""
         true_px, true_mm = batch.extra["joints_px"], batch.extra["joints_mm"]
         pixels, points = self.locate(prediction)
-        inside = _inside(true_px.round(), (self.height, self.width))  # [B, T, V, J]
+        inside = _inside(true_px.round(), batch.x.shape[-2:])  # [B, T, V, J]
         both = inside.all(2)
         columns = {
             "mpjpe_mm": mpjpe(points.flatten(1, 2), true_mm.flatten(1, 2), both.flatten(1)),
@@ -181,17 +212,18 @@ class Pose(Task):
         )
 
 
-def heat_maps(joints_px: Tensor, size: tuple[int, int], sigma_px: float) -> Tensor:
+def heat_maps(joints_px: Tensor, size: Sequence[int], sigma_px: float) -> Tensor:
     """Joints (column, row) [..., 2] -> [..., H, W]: a Gaussian around the nearest pixel, 1 there.
 
-    A joint outside the picture has a map of zeros.
+    A joint outside the picture, or not known (NaN), has a map of zeros.
     """
-    place = joints_px.round()
+    inside = _inside(joints_px.round(), size)
+    place = torch.where(inside[..., None], joints_px.round(), 0)
     column, row = (
         torch.exp((torch.arange(length, device=place.device) - x[..., None]).square() / (-2 * sigma_px**2))
         for length, x in zip(reversed(size), place.unbind(-1), strict=True)
     )
-    row = row * _inside(place, size)[..., None]
+    row = row * inside[..., None]
     return row[..., :, None] * column[..., None, :]
 
 
@@ -206,7 +238,15 @@ def peaks(maps: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(confidence.isnan()[..., None], math.nan, pixels), confidence
 
 
-def _inside(place: Tensor, size: tuple[int, int]) -> Tensor:
+def _current_first(x: Tensor, rows: Tensor) -> Tensor:
+    """Frames [B, V, N, ...] for each of rows [B, T]: that one, then the others -> [B, T, V, N, ...]"""
+    places = torch.arange(x.shape[2], device=x.device)
+    # Of row 3: 3, 0, 1, 2, 4, 5, ...
+    order = torch.where(places == 0, rows[..., None], places - (places <= rows[..., None]).long())
+    return pick(x.transpose(1, 2), order.flatten(1)).unflatten(1, order.shape[1:]).transpose(2, 3)
+
+
+def _inside(place: Tensor, size: Sequence[int]) -> Tensor:
     """Whether pixels (column, row) [..., 2] lie in a picture of (height, width) -> bool [...]"""
     column, row = place.unbind(-1)
     return (column >= 0) & (column < size[1]) & (row >= 0) & (row < size[0])

@@ -87,11 +87,6 @@ class Steering(Task):
 
     def __post_init__(self) -> None:
         check_data(self, ("driving", "windows"), "samples_per_drive", frames=ROWS)
-        if (self.data == "windows") != (self.folder is not None):
-            raise ValueError(
-                f"data is {self.data!r} and folder is {str(self.folder)!r}; windows need the folder that "
-                "`ppln prepare` wrote, and driving has none; for windows, give both data and folder"
-            )
         if DRIVE % self.samples_per_drive:
             raise ValueError(
                 f"samples_per_drive is {self.samples_per_drive}; give a number that divides {DRIVE}"

@@ -109,6 +109,11 @@ def check_data(task: Any, data: tuple[str, ...], *counts: str, frames: int | Non
     """The settings that all tasks have, and `counts`, which are 1 or more. frames: at most as many times."""
     if task.data not in data:
         raise ValueError(f"data is {task.data!r}; there is: {', '.join(data)}")
+    if (task.data == "windows") != (task.folder is not None):
+        raise ValueError(
+            f"data is {task.data!r} and folder is {str(task.folder)!r}; windows need the folder that `ppln "
+            f"prepare` wrote, and {data[0]!r} has none; for windows, give both data and folder"
+        )
     for name in ("height", "width"):
         whole(name, getattr(task, name), least=16)
     for name in (*(f"{split}_samples" for split in SPLITS), *counts):

@@ -246,7 +246,7 @@ def test_bad_settings():
         replace(SMALL, test_times=53)
     with pytest.raises(ValueError, match="data is 'windows' and folder is 'None'; windows need the folder"):
         Deblur(data="windows")
-    with pytest.raises(ValueError, match="scenes have none"):
+    with pytest.raises(ValueError, match="'scenes' has none"):
         Deblur(folder="data/hqf")
     with pytest.raises(
         ValueError, match="test_times is 53; give 14: windows have the frames that were recorded"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fuzzing import assert_survives
+from fuzzing import assert_survives, damaged
 from memory import peak_of_streaming
 
 from ppln.events import Events, RecordingError, Sensor, read_events, read_recording
@@ -420,3 +420,42 @@ def test_fuzzed_frames(tmp_path):
     records = np.concatenate([samples_of(image, 1000 * k, rolling=True) for k in range(3)])
     path = write(tmp_path / "a.aedat", records, chip=None)
     assert_survives("aedat2", path, 3000, sensor=(6, 9))
+
+
+@pytest.mark.parametrize("piece", [1, 7, aedat2.PIECE])
+def test_all_cameras_in_one_stream(tmp_path, monkeypatch, piece):
+    """In the order of the file, also where it goes back; what lies outside the sensor is there, too."""
+    monkeypatch.setattr(aedat2, "PIECE", piece)
+    sensor = Sensor(260, 346)
+    draw, n = np.random.default_rng(0), 100
+    x, y = draw.integers(0, 346, n), draw.integers(0, 260, n)
+    t, camera = draw.integers(50, 900, n), draw.integers(0, 16, n)
+    y[3] = -46  # 305 from the bottom, of 260
+    address = (259 - y) << 22 | (345 - x) << 12 | camera
+    records = np.stack([address, t], 1)
+    records = np.insert(records, [20, 20, 70], [[0x400, 7], [0x401, 8], [0x402, 9]], axis=0)
+    records = np.insert(records, 30, [0x8000_0000, 5], axis=0)  # a sample
+    path = write(tmp_path / "a.aedat", records, DHP19)
+    pieces = list(aedat2.iter_mixed(path, sensor))
+    for values, wanted in zip(zip(*pieces, strict=True), (x, y, t, camera, [7, 8, 9]), strict=True):
+        np.testing.assert_array_equal(np.concatenate(values), wanted)
+
+
+def test_damaged_copies_of_several_cameras(tmp_path):
+    records = np.concatenate([records_of(some_events(20, (260, 346)), camera) for camera in range(4)])
+    path = write(tmp_path / "a.aedat", records, DHP19)
+    good, refused = path.read_bytes(), 0
+    for seed in range(400):
+        path.write_bytes(damaged(good, seed))
+        try:
+            for piece in aedat2.iter_mixed(path, Sensor(260, 346)):
+                assert piece.x.shape == piece.y.shape == piece.t.shape == piece.camera.shape
+        except RecordingError:
+            refused += 1
+    assert refused > 100
+
+
+def test_several_cameras_of_another_sensor(tmp_path):
+    path = write(tmp_path / "a.aedat", records_of(some_events(5, (180, 240))))
+    with pytest.raises(RecordingError, match=r"sensor is .*260.*346.*, but .*a.aedat tells \(180, 240\)"):
+        next(aedat2.iter_mixed(path, Sensor(260, 346)))

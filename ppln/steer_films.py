@@ -5,25 +5,23 @@ for time_us, angle_deg, true_deg in ppln.steer("rec.hdf5", hz=100): ...
 """
 
 import csv
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, overload
 
 from ppln.events.events import whole
 from ppln.events.io import Options, sources
 from ppln.files import check_target, put_in_place
-from ppln.options import POSITION
-from ppln.progress import Screen
+from ppln.options import POSITION, of_names
+from ppln.progress import Screen, quiet
 
 if TYPE_CHECKING:
     from ppln.angles import Angle, Angles
 
 COLUMNS = ("time_us", "angle_deg", "true_angle_deg", "network", "trained_on")
-_READING = {field.name for field in fields(Options)}
 
 
 @dataclass(frozen=True)
@@ -139,19 +137,11 @@ def steer(recording: str | Path, out: str | Path | None = None, **options: Any) 
     None where it was not recorded. What is left out, or in doubt, is a warning.
     """
     given = {**options, "recording": recording, "out": out}
-    reading = {name: given.pop(name) for name in _READING & given.keys()}
-    for name in ("recording", "out", "csv"):
-        if given.get(name) is not None:
-            given[name] = Path(given[name])
     if given.get("hz", 0) is None:
         del given["hz"]
-    how = SteerOptions(**{"reading": Options(**reading), **given})
-    notes: list[str] = []
-    quiet = Screen(lambda *_: None, lambda _: None, notes.append)
-    made = write(how, quiet) if how.table is not None else _Work(how).angles(quiet)
-    for line in notes:
-        warnings.warn(line, stacklevel=2)
-    return made
+    how = of_names(SteerOptions, given)
+    with quiet() as screen:
+        return write(how, screen) if how.table is not None else _Work(how).angles(screen)
 
 
 def run(how: SteerOptions, screen: Screen) -> str:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ppln.restore import Plan, Restoration
 
 
-
 @dataclass(frozen=True)
 class DeblurOptions:
     """Make a film of sharp frames out of the blurry frames of a recording and the events that fell into

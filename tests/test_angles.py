@@ -1,7 +1,6 @@
 """Angles of the steering wheel, from rows and a network."""
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from drives import ROW_US, SIZE, drive, sample
 
 from ppln import create_model
-from ppln.angles import Angles, _windows, check_network, ticks, training, true_angles
+from ppln.angles import Angles, check_network, training, true_angles
 from ppln.datasets.ddd20_rows import added_counts, scaled_frames
 from ppln.datasets.drives import Drive, DriveManifest
 from ppln.datasets.footage import open_footage
@@ -181,23 +180,6 @@ def test_angles_that_are_not_finite_are_told(path):
         net.linear3.bias.fill_(torch.nan)
     with pytest.raises(ValueError, match="the network gives angles at 500000 us that are not finite"):
         list(Angles(net, open_footage(path)))
-
-
-def test_ticks():
-    assert ticks(50, 20, (50, 150_050)) == [50, 50_050, 100_050, 150_050]
-    assert ticks(50, 20, (51, 150_049)) == [50_050, 100_050]
-    assert ticks(0, 3, (0, 1_000_000)) == [0, 333_333, 666_667, 1_000_000]
-    start = 1_502_336_427_000_000
-    assert ticks(start, 3, (start + 333_334, start + 10**6)) == [start + 666_667, start + 10**6]
-
-
-@pytest.mark.parametrize("rows", [10, 11, 18, 19, 20, 28, 40, 41])
-def test_windows_cover_all_rows(rows):
-    ends = _windows(rows)
-    assert ends[0] == ROWS - 1
-    assert ends[-1] == rows - 1
-    assert all(0 < b - a <= ROWS - 1 for a, b in pairwise(ends))
-    assert len(ends) == -(-(rows - 1) // (ROWS - 1))
 
 
 def test_true_angles_are_between_those_recorded():

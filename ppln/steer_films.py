@@ -4,17 +4,15 @@ ppln.steer("rec.hdf5", "wheel.mp4", hz=100)
 for time_us, angle_deg, true_deg in ppln.steer("rec.hdf5", hz=100): ...
 """
 
-import csv
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, overload
 
 from ppln.events.events import whole
 from ppln.events.io import Options, sources
-from ppln.files import check_target, put_in_place
+from ppln.files import check_target
 from ppln.options import POSITION, of_names
 from ppln.progress import Screen, quiet
 
@@ -154,6 +152,7 @@ def run(how: SteerOptions, screen: Screen) -> str:
 def write(how: SteerOptions, screen: Screen) -> Steered:
     """Write the film and the table."""
     from ppln.report.film import Film
+    from ppln.report.table import table
     from ppln.report.wheel import Dashboard
 
     assert how.table is not None
@@ -165,14 +164,16 @@ def write(how: SteerOptions, screen: Screen) -> Steered:
             about: dict[str, Any] = {"overwrite": how.overwrite, "inputs": work.inputs, "argument": "out"}
             film = Film(how.out, play_fps=how.play_fps or how.film_hz, **about)
             targets.enter_context(film)
-        add = targets.enter_context(_table(how.table, work, how.overwrite))
+        add = targets.enter_context(table(how.table, COLUMNS, overwrite=how.overwrite, inputs=work.inputs))
         angles = work.angles(screen, film_hz=None if film is None else how.film_hz)
         panel = Dashboard(work.notes, work.labels)
         total = len(angles.footage)
         screen.progress("rows", 0, total)
         for part in angles.parts():
             for angle in part.angles:
-                add(angle)
+                true = "" if angle.true_deg is None else f"{angle.true_deg:.4f}"
+                # The network and its data are in each line: a reader of CSV needs no more.
+                add([angle.time_us, f"{angle.angle_deg:.4f}", true, work.name, work.training.data])
                 error.add(angle)
             waiting = deque(part.angles)
             for angle, row in part.views:
@@ -275,20 +276,3 @@ class _Error:
     @property
     def rmse_deg(self) -> float | None:
         return (self.squares / self.known) ** 0.5 if self.known else None
-
-
-@contextmanager
-def _table(path: Path, work: _Work, overwrite: bool) -> "Iterator[Callable[[Angle], None]]":
-    """What an angle is given to. The network and its data are in each line: a reader of CSV needs no more."""
-    with (
-        put_in_place(path, overwrite=overwrite, inputs=work.inputs) as aside,
-        aside.open("w", newline="") as file,
-    ):
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(COLUMNS)
-
-        def add(angle: "Angle") -> None:
-            true = "" if angle.true_deg is None else f"{angle.true_deg:.4f}"
-            rows.writerow([angle.time_us, f"{angle.angle_deg:.4f}", true, work.name, work.training.data])
-
-        yield add

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.datasets.drives import in_blocks, signed_counts
+from ppln.datasets.drives import signed_counts
+from ppln.datasets.folders import in_blocks
 from ppln.events.events import Events, Sensor, concatenate
 from ppln.events.io import RecordingError, detect, iter_packets
 from ppln.events.io.ddd20 import SENSOR

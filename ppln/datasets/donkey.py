@@ -31,8 +31,8 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.datasets.drives import Block, DriveFolder, in_blocks
-from ppln.datasets.folders import How, Preparation, make
+from ppln.datasets.drives import Block, DriveFolder
+from ppln.datasets.folders import How, Preparation, in_blocks, make
 from ppln.datasets.raw import by_name, find_sources
 from ppln.datasets.source import SPLITS
 from ppln.events.events import whole

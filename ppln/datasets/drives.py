@@ -17,11 +17,11 @@ run, and those of the other splits do not overlap. As windows are within runs, s
 Dimensions: B windows of a batch; R rows of a recording; T = 10 of a window; H x W picture.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -40,9 +40,6 @@ PEAK = 255  # of a frame
 HELD_BYTES = 1 << 30  # of pictures that a process keeps: windows overlap, and are read again every epoch
 KINDS = {"aps": "u", "dvs": "i", "angle_deg": "f", "speed_kmh": "f", "t_us": "i", "run": "i", "split": "u"}
 
-BLOCK = 64  # rows
-
-T = TypeVar("T")
 Block = Mapping[str, NDArray]  # arrays of several rows, by the names of KINDS
 
 
@@ -149,12 +146,6 @@ def signed_counts(events: Events) -> NDArray[np.int16]:
     sign = np.where(events.p, 1.0, -1.0)
     counts = np.bincount(place, sign, height * width).reshape(height, width)
     return counts.clip(-(2**15), 2**15 - 1).astype(np.int16)
-
-
-def in_blocks(rows: Iterator[T]) -> Iterator[list[T]]:
-    """Some rows at a time."""
-    while block := list(islice(rows, BLOCK)):
-        yield block
 
 
 class DriveWindows(PreparedWindows[DriveManifest]):

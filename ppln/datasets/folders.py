@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from glob import escape
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypedDict
+from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,9 @@ from ppln.files import alone, make_folder, put_in_place, refuse_inputs, sha256, 
 COMPRESSION = 4  # of gzip
 STORED = {"compression": "gzip", "compression_opts": COMPRESSION, "shuffle": True, "fletcher32": True}
 NARROW = {"uint16": np.dtype("uint8"), "int16": np.dtype("int8")}
+BLOCK = 64  # rows
+
+T = TypeVar("T")
 
 
 class Origin(NamedTuple):
@@ -97,6 +100,12 @@ class FolderMaker(ABC):
     def check_kept(self, name: str, entry: Any) -> None:
         """An error, where what the folder holds of a recording may not be kept."""
         return
+
+
+def in_blocks(rows: Iterator[T]) -> Iterator[list[T]]:
+    """Some rows at a time."""
+    while block := list(islice(rows, BLOCK)):
+        yield block
 
 
 class Done(NamedTuple):

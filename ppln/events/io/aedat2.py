@@ -34,12 +34,13 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events, Sensor
-from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor
+from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor, regular
 from ppln.events.recording import Frames, Imu, Triggers, Unread
 
 MAGIC = b"#!AER-DAT2.0"
@@ -64,12 +65,7 @@ def matches(path: Path, head: bytes) -> bool:
 def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]:
     start, camera_lines, scale_entries = _header(path)
     sensor = _sensor(path, camera_lines, options)
-    count, rest = divmod(path.stat().st_size - start, 8)
-    if rest:
-        fault = f"{path} ends within a record: {rest} bytes after {count} whole ones of 8"
-        if not options.repair:
-            raise RecordingError(f"{fault}; read with repair=True to leave them out")
-        warnings.warn(f"repaired: {fault} are left out", stacklevel=2)
+    count = _count(path, start, options.repair)
     yield Header(sensor)
 
     chosen = options.camera
@@ -105,8 +101,7 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
                 )
             address, t = address[mine], t[mine]
             others += int((~mine).sum())
-        x = sensor.width - 1 - (address >> 12 & 0x3FF).astype(np.int16)
-        y = sensor.height - 1 - (address >> 22 & 0x1FF).astype(np.int16)
+        x, y = _pixels(address, sensor)
         try:
             packet = Events.adopt(x, y, t, (address & BRIGHTER) != 0, sensor, repair=options.repair)
         except ValueError as error:
@@ -123,6 +118,47 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
         yield Unread.some(others, "event", "of other cameras")
     if lost := imu.lost + imu.address.size:
         yield Unread.some(lost, "record", "of the IMU outside whole samples")
+
+
+class Mixed(NamedTuple):
+    """Some events of several cameras in one file, in its order, and the triggers among them."""
+
+    x: NDArray[np.int16]  # [N] columns and rows; those of broken records lie outside the sensor
+    y: NDArray[np.int16]
+    t: NDArray[np.int64]  # [N] microseconds; what the file holds, also where it goes back
+    camera: NDArray[np.uint8]  # [N] the lowest four bits
+    triggers_us: NDArray[np.int64]
+
+
+def iter_mixed(path: Path, sensor: Sensor) -> Iterator[Mixed]:
+    """All cameras of a file together, as no packet can hold them. sensor: what the file must be of."""
+    with regular(path).open("rb") as file:
+        if not matches(path, file.read(len(MAGIC))):
+            raise RecordingError(f"{path} does not begin as AEDAT-2.0 does; is it whole?")
+    start, camera_lines, _ = _header(path)
+    sensor = _sensor(path, camera_lines, Options(sensor=sensor))
+    for address, t in _records(path, start, _count(path, start, repair=False)):
+        triggers = (address & (OTHER | TRIGGER)) == TRIGGER
+        events = (address & (OTHER | TRIGGER)) == 0
+        camera = (address[events] & 0xF).astype(np.uint8)
+        yield Mixed(*_pixels(address[events], sensor), t[events], camera, t[triggers])
+
+
+def _pixels(address: NDArray[np.uint32], sensor: Sensor) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
+    """Columns and rows of events, from the top left."""
+    x = sensor.width - 1 - (address >> 12 & 0x3FF).astype(np.int16)
+    return x, sensor.height - 1 - (address >> 22 & 0x1FF).astype(np.int16)
+
+
+def _count(path: Path, start: int, repair: bool) -> int:
+    """How many records there are."""
+    count, rest = divmod(path.stat().st_size - start, 8)
+    if rest:
+        fault = f"{path} ends within a record: {rest} bytes after {count} whole ones of 8"
+        if not repair:
+            raise RecordingError(f"{fault}; read with repair=True to leave them out")
+        warnings.warn(f"repaired: {fault} are left out", stacklevel=3)
+    return count
 
 
 class _Assembly:

@@ -2,13 +2,14 @@
 
 After a header of 128 bytes come elements: type and size (4 bytes each), then the content, filled up to a
 multiple of 8 bytes. A content of up to 4 bytes may stand in the second half of its tag. A variable is an
-element of elements: flags with its class, dimensions, name and numbers; it may be compressed as a whole.
+element of elements: flags with its class, dimensions, name and numbers; it may be compressed as a whole. Of a
+structure, in place of numbers, the length of the fields' names, the names, and a variable of each field.
 """
 
 import os
 import struct
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from math import prod
 from pathlib import Path
 
@@ -23,7 +24,8 @@ HEADER_BYTES = 128
 ORDERS = {b"IM": "<", b"MI": ">"}  # the last two bytes of the header
 TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 VARIABLE, COMPRESSED = 14, 15
-NUMBERS = range(6, 16)  # classes of variables
+STRUCTURE = 2  # classes of variables
+NUMBERS = range(6, 16)
 COMPLEX = 1 << 11  # among the flags
 LARGEST_BYTES = 1 << 28  # of the variables that are read, as they are in memory
 START_BYTES = 1 << 12  # of a variable: more than what comes before its numbers
@@ -31,7 +33,7 @@ START_BYTES = 1 << 12  # of a variable: more than what comes before its numbers
 
 def read_variables(path: Path, names: Collection[str]) -> tuple[dict[str, NDArray], set[str]]:
     """Those of the variables of these names that are real numbers, in the type they are stored in; and the
-    names of all others."""
+    names of all others. STRUCTURE.FIELD is the name of a structure's field."""
     variables: dict[str, NDArray] = {}
     others: set[str] = set()
     left = LARGEST_BYTES
@@ -49,8 +51,9 @@ def read_variables(path: Path, names: Collection[str]) -> tuple[dict[str, NDArra
                 start = file.read(min(length, START_BYTES))
                 if kind == COMPRESSED:
                     start = zlib.decompressobj().decompress(start, START_BYTES)[8:]
-                name, is_numbers = _name(memoryview(start), order)
-                if name in names and is_numbers:
+                name, kind_of = _name(memoryview(start), order)
+                has_fields = kind_of == STRUCTURE and any(of.startswith(f"{name}.") for of in names)
+                if has_fields or (name in names and kind_of in NUMBERS):
                     file.seek(at + 8)
                     if length > left:
                         raise ValueError(f"{name} has {length} bytes; {LARGEST_BYTES} in all can be read")
@@ -59,9 +62,11 @@ def read_variables(path: Path, names: Collection[str]) -> tuple[dict[str, NDArra
                         whole = memoryview(decompressed(zlib.decompressobj(), content, left))
                         _, content, _ = _element(whole, 0, order)
                     left -= len(content)
-                    if name in variables:
-                        raise ValueError(f"{name} is there twice")
-                    variables[name] = _numbers(content, order)
+                    for of, part in _fields(name, content, order) if has_fields else [(name, content)]:
+                        if of in variables:
+                            raise ValueError(f"{of} is there twice")
+                        if of in names and _name(part, order)[1] in NUMBERS:
+                            variables[of] = _numbers(part, order)
                 else:
                     others.add(name)
                 at += 8 + length
@@ -84,13 +89,34 @@ def _element(data: memoryview, at: int, order: str) -> tuple[int, memoryview, in
     return kind, data[start : start + size], after
 
 
-def _name(start: memoryview, order: str) -> tuple[str, bool]:
-    """Of a variable, and whether it is of real numbers."""
+def _name(start: memoryview, order: str) -> tuple[str, int]:
+    """Of a variable, and its class; of complex numbers, none."""
     _, flags, at = _element(start, 0, order)
     _, _, at = _element(start, at, order)
     _, name, _ = _element(start, at, order)
     (word,) = struct.unpack_from(f"{order}I", flags)
-    return bytes(name).decode("ascii", "replace"), word & 0xFF in NUMBERS and not word & COMPLEX
+    return bytes(name).decode("ascii", "replace"), -1 if word & COMPLEX else word & 0xFF
+
+
+def _fields(name: str, data: memoryview, order: str) -> Iterator[tuple[str, memoryview]]:
+    """The variables in a structure, by STRUCTURE.FIELD; of those that hold nothing, none."""
+    _, _, at = _element(data, 0, order)
+    _, dimensions, at = _element(data, at, order)
+    if prod(np.frombuffer(dimensions, f"{order}i4").tolist()) != 1:
+        raise ValueError(f"{name} is not one structure but several")
+    _, _, at = _element(data, at, order)
+    _, length, at = _element(data, at, order)
+    _, fields, at = _element(data, at, order)
+    (size,) = struct.unpack(f"{order}i", length)
+    if size < 1 or len(fields) % size:
+        raise ValueError(f"{len(fields)} bytes are no names of {size} bytes each")
+    for first in range(0, len(fields), size):
+        field = bytes(fields[first : first + size]).partition(b"\0")[0].decode("ascii", "replace")
+        kind, content, at = _element(data, at, order)
+        if kind != VARIABLE:
+            raise ValueError(f"an element of type {kind} cannot be the field {field}")
+        if len(content):
+            yield f"{name}.{field}", content
 
 
 def _numbers(data: memoryview, order: str) -> NDArray:

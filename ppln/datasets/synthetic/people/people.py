@@ -33,6 +33,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ppln import geometry
+from ppln.datasets.dhp19_frames import EVENTS_PER_FRAME, normalize_counts
 from ppln.datasets.draws import Draws
 from ppln.datasets.source import SPLITS, PoseSample, check_split, picture_size
 from ppln.datasets.synthetic.people.body import Bodies, MovingPart, render
@@ -46,7 +47,6 @@ from ppln.events.simulate import EventCamera, simulate_events, simulate_histogra
 from ppln.protocols import EVENT_FRAMES
 
 MADE = {"train": range(16), "val": range(16, 19), "test": range(19, 24)}  # numbers of made people
-EVENTS_PER_FRAME = 7500  # of a camera with DHP19's 260 x 346 pixels
 # DHP19's tool takes out events that have no neighbours: noise. So this camera has none.
 CAMERA = EventCamera(0.25, threshold_spread=0, leak_rate_hz=0, shot_noise_hz=0)
 RESERVE = 1.5  # steps that are drawn, for each that should be enough
@@ -294,16 +294,3 @@ def split_people(people: Iterable[str]) -> dict[str, list[str]]:
     test = everybody[3::4]
     others = [person for person in everybody if person not in test]
     return {"train": [p for i, p in enumerate(others) if i % 6 != 5], "val": others[5::6], "test": test}
-
-
-def normalize_counts(counts: Tensor) -> Tensor:
-    """Counts of events [..., H, W] as DHP19's tool scales them, but to 1, not to 255 -> float32.
-
-    Three standard deviations of the counts above 0 become 1, and so does all above; in steps of 1 / 255.
-    """
-    seen = counts > 0
-    number = seen.sum((-2, -1), keepdim=True)
-    mean = counts.sum((-2, -1), keepdim=True) / number.clamp(min=1)
-    variance = ((counts - mean).square() * seen).sum((-2, -1), keepdim=True) / (number - 1).clamp(min=1)
-    deviation = variance.sqrt().clamp(min=0.1 / 255)
-    return (counts * (255 / (3 * deviation))).clamp(max=255).floor() / 255

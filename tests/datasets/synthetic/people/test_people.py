@@ -10,11 +10,12 @@ from torch.nn.functional import max_pool2d
 from torch.utils.data import DataLoader
 
 from ppln import geometry
+from ppln.datasets.dhp19_frames import normalize_counts
 from ppln.datasets.synthetic.people import people as module
 from ppln.datasets.synthetic.people.bvh import parse_bvh
 from ppln.datasets.synthetic.people.clips import windows
 from ppln.datasets.synthetic.people.gestures import GESTURES, RATE_HZ, make_motion
-from ppln.datasets.synthetic.people.people import MADE, People, normalize_counts, person_of, split_people
+from ppln.datasets.synthetic.people.people import MADE, People, person_of, split_people
 from ppln.datasets.synthetic.people.person import JOINTS, RADII, Track, make_track
 from ppln.events import Recording
 from ppln.events.simulate import EventCamera, simulate_histogram

@@ -11,11 +11,9 @@ after the window before. A window goes through the network's trunk once, for all
 Dimensions: T time stamps, H x W picture.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,13 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ppln.datasets.ddd20_rows import OLD_US, added, added_counts, scaled_frames
-from ppln.datasets.drives import DriveManifest
 from ppln.datasets.footage import Footage, FootageRow
 from ppln.datasets.source import SteeringSample
 from ppln.events.events import Sensor
 from ppln.events.io.ddd20_export import PERIOD_US
 from ppln.events.recording import Signal
-from ppln.models.weights import Card
 from ppln.protocols import ROWS
 from ppln.series import chained, recorded, ticks
 from ppln.tasks.steering import Steering
@@ -53,13 +49,6 @@ class Part(NamedTuple):
     rows: int  # of the recording, that are done
     angles: list[Angle]  # hz
     views: list[tuple[Angle, FootageRow]]  # film_hz: and the row that had just ended
-
-
-class Training(NamedTuple):
-    """What a network was trained on, as its card tells."""
-
-    data: str
-    size: Sensor | None  # of pictures; None: not known
 
 
 @dataclass
@@ -168,21 +157,3 @@ def check_network(network: nn.Module, name: str = "") -> None:
     if not (hasattr(network, "inputs") and hasattr(network, "in_channels")):
         what = name or f"a {type(network).__name__}"
         raise ValueError(f"network is {what}; give one for steering, such as 'steering-ppln'")
-
-
-def training(card: Card) -> Training:
-    """What a network was trained on, in words, and the size of its pictures."""
-    found = re.fullmatch(r"steering: (driving|windows) \((.*)\)", card.data)
-    if found is None:
-        return Training(card.data or "nothing that is known", None)
-    settings = dict(one.partition("=")[::2] for one in found[2].split(", "))
-    if found[1] == "driving":
-        size = Sensor(int(settings["height"]), int(settings["width"]))
-        return Training("synthetic drives (driving)", size)
-    folder = Path(settings.get("folder", ""))
-    try:
-        drives = DriveManifest.read(folder)
-    except (OSError, ValueError):  # it is not here any more
-        return Training(f"windows of real drives ({folder.name})", None)
-    size = next(Sensor(of.height, of.width) for of in drives.recordings.values())
-    return Training(f"windows of real drives ({drives.protocol}, {folder.name})", size)

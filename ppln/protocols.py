@@ -10,4 +10,13 @@ ROWS = 10
 
 # Pose, as on DHP19: event frames of a sample, and joints of a person.
 EVENT_FRAMES = 10
-JOINTS = 13
+# The head is the middle of the skull, a hand the wrist, a foot the ankle; bones are numbers of joints.
+JOINT_NAMES = (
+    *("head", "right shoulder", "left shoulder", "right elbow", "left elbow", "right hip", "left hip"),
+    *("right hand", "left hand", "right knee", "left knee", "right foot", "left foot"),
+)
+JOINTS = len(JOINT_NAMES)
+BONES = (
+    *((1, 2), (1, 3), (3, 7), (2, 4), (4, 8), (1, 5), (2, 6), (5, 6)),
+    *((5, 9), (9, 11), (6, 10), (10, 12)),
+)

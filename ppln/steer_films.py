@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, overload
 
 from ppln.events.events import whole
 from ppln.events.io import Options, sources
-from ppln.files import check_target
+from ppln.files import check_beside, check_target
 from ppln.options import POSITION, of_names
 from ppln.progress import Screen, quiet
 
@@ -64,14 +64,7 @@ class SteerOptions:
     """How the recording is read."""
 
     def __post_init__(self) -> None:
-        if self.csv is not None and self.csv.suffix.lower() != ".csv":
-            raise ValueError(f"csv is {self.csv}; give a name that ends in .csv")
-        if self.csv is not None and self.out is not None:
-            table, film = self.csv.resolve(), self.out.resolve()
-            if film in table.parents or table == film.with_suffix(".times.csv"):
-                raise ValueError(
-                    f"csv is {self.csv}, which belongs to the film {self.out}; give another name"
-                )
+        check_beside("csv", self.csv, ".csv", self.out)
 
     @property
     def table(self) -> Path | None:
@@ -203,6 +196,7 @@ class _Work:
         from ppln import angles, devices
         from ppln.datasets.footage import is_video
         from ppln.engine import trained
+        from ppln.tasks.trained_on import training
 
         where = devices.choose(how.device)
         angles.check_hz(how.hz, how.film_hz)
@@ -211,7 +205,7 @@ class _Work:
         self.how, self.name = how, found.card.name
         self.network: Any = found.net.to(where)
         angles.check_network(self.network, self.name)
-        self.training = angles.training(found.card)
+        self.training = training(found.card)
         self.is_video = how.format is None and is_video(how.recording)
         read = [how.recording] if self.is_video else sources(how.recording, format=how.format)
         self.inputs = [*read, *([found.file] if found.file else [])]

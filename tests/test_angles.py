@@ -9,16 +9,14 @@ import torch
 from drives import ROW_US, SIZE, drive, sample
 
 from ppln import create_model
-from ppln.angles import Angles, check_network, training, true_angles
+from ppln.angles import Angles, check_network, true_angles
 from ppln.datasets.ddd20_rows import added_counts, scaled_frames
-from ppln.datasets.drives import Drive, DriveManifest
 from ppln.datasets.footage import open_footage
 from ppln.datasets.source import SteeringSample
 from ppln.events import Events, Frames
 from ppln.events.events import Sensor
 from ppln.events.io import native
 from ppln.events.recording import Signal
-from ppln.models.weights import Card
 from ppln.protocols import ROWS
 from ppln.tasks import TASKS
 from ppln.tasks.steering import Steering
@@ -202,15 +200,3 @@ def test_wrong_arguments(path):
         if task is not Steering:
             with pytest.raises(ValueError, match="give one for steering, such as 'steering-ppln'"):
                 check_network(create_model(f"{task.name}-{'edi' if task.name == 'deblur' else 'ppln'}"))
-
-
-def test_what_a_card_tells(tmp_path):
-    card = Card(data="steering: driving (height=96, width=128, inputs=both)")
-    assert training(card) == ("synthetic drives (driving)", (96, 128))
-    card = Card(data="steering: windows (folder=/data/mine, inputs=both)")
-    assert training(card) == ("windows of real drives (mine)", None)
-    assert training(Card(data="trips of ours")) == ("trips of ours", None)
-    drives = DriveManifest("donkey", 0, 2, {"a": Drive("a", 1, "", 120, 160, 40, 3, 1, 1, None, 1, "")})
-    (tmp_path / "manifest.json").write_text(drives.text())
-    card = Card(data=f"steering: windows (folder={tmp_path}, height=128, width=172)")
-    assert training(card) == (f"windows of real drives (donkey, {tmp_path.name})", (120, 160))

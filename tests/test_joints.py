@@ -80,6 +80,15 @@ def test_each_time_is_in_one_window_and_each_window_is_asked_once(views):
             assert all(first <= t <= of_window[-1] for t in times[start : start + count])
 
 
+def test_the_time_of_two_windows_is_told_once(views):
+    """It is a tick of the clock."""
+    first, last = ((of.begin_us + of.end_us) / 2 for of in (poses.frames()[0], poses.frames()[9]))
+    begin, end = int(np.ceil(first)), int(np.floor(last))
+    times = [of.time_us for of in Joints(Knows(), views, fps=1e6 * 20 / (end - begin))]
+    assert times[20] == end
+    assert (np.diff(times) > 0).all()
+
+
 def test_event_frames_are_those_of_the_time(views):
     for found, frame in Joints(Knows(), views, fps=200).shown():
         assert frame.begin_us < found.time_us <= frame.end_us
@@ -169,6 +178,24 @@ def test_pictures_are_scaled_where_sizes_differ(views):
     torch.testing.assert_close(
         (large + 0.5) / 2 - 0.5, geometry.project(scaled.seen_by[:, None, None], points)
     )
+
+
+class Points(torch.nn.Module):
+    """At one pixel of every picture."""
+
+    in_channels = 10
+
+    def forward(self, x, t):
+        maps = torch.zeros(*t.shape, 13, *x.shape[2:])
+        maps[..., 81, 30] = 1
+        return maps
+
+
+def test_places_are_those_in_pictures_as_recorded(views):
+    found = next(iter(Joints(Points(), views, size=Sensor(128, 172))))
+    assert (found.joints_px == [14.75, 40.25]).all()  # of half as many pixels
+    found = next(iter(Joints(Points(), views, size=Sensor(128, 86))))
+    assert (found.joints_px == [30, 40.25]).all()
 
 
 def test_heat_maps_that_are_not_finite_are_told(views):

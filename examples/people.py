@@ -19,13 +19,9 @@ from matplotlib.figure import Figure
 
 from ppln import geometry
 from ppln.datasets.synthetic.people import People
-from ppln.datasets.synthetic.people.person import JOINTS
 from ppln.events.simulate import simulate_histogram
+from ppln.protocols import BONES, JOINT_NAMES
 
-BONES = (  # numbers of joints, in the order of JOINTS
-    *((1, 2), (1, 3), (3, 7), (2, 4), (4, 8), (1, 5), (2, 6), (5, 6)),
-    *((5, 9), (9, 11), (6, 10), (10, 12)),
-)
 AROUND_US = 50_000
 Box = tuple[float, float, float, float]
 
@@ -92,7 +88,7 @@ def main() -> None:
     report = {
         "clip": people.clips.names[int(placement.clip)],
         "stature_mm": round(float(placement.stature)),
-        "joints": list(JOINTS),
+        "joints": list(JOINT_NAMES),
         "events_in_frame": sample.events.tolist(),
         "frame_ms": (sample.times_us.diff() / 1000).tolist(),
         "joints_px_camera_2": sample.joints_px[1, -1].round(decimals=1).tolist(),

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ppln.functional import piecewise_linear
     from ppln.models import create_model, list_models, load_released
     from ppln.nn.convert import convert
+    from ppln.pose_films import pose
     from ppln.steer_films import steer
 
 __version__ = "0.1.0"
@@ -27,6 +28,7 @@ __all__ = [
     "models",
     "nn",
     "piecewise_linear",
+    "pose",
     "read_events",
     "read_recording",
     "restore",
@@ -47,6 +49,7 @@ _HOMES = {
     "models": "models",
     "nn": "nn",
     "piecewise_linear": "functional",
+    "pose": "pose_films",
     "read_events": "events",
     "read_recording": "events",
     "restore": "restore",

@@ -11,13 +11,9 @@ after the window before. A window goes through the network's trunk once, for all
 Dimensions: T time stamps, H x W picture.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import islice
-from math import ceil, floor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,14 +22,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ppln.datasets.ddd20_rows import OLD_US, added, added_counts, scaled_frames
-from ppln.datasets.drives import DriveManifest
 from ppln.datasets.footage import Footage, FootageRow
 from ppln.datasets.source import SteeringSample
 from ppln.events.events import Sensor
 from ppln.events.io.ddd20_export import PERIOD_US
 from ppln.events.recording import Signal
-from ppln.models.weights import Card
 from ppln.protocols import ROWS
+from ppln.series import chained, recorded, ticks
 from ppln.tasks.steering import Steering
 
 ROWS_HZ = 1_000_000 / PERIOD_US
@@ -54,13 +49,6 @@ class Part(NamedTuple):
     rows: int  # of the recording, that are done
     angles: list[Angle]  # hz
     views: list[tuple[Angle, FootageRow]]  # film_hz: and the row that had just ended
-
-
-class Training(NamedTuple):
-    """What a network was trained on, as its card tells."""
-
-    data: str
-    size: Sensor | None  # of pictures; None: not known
 
 
 @dataclass
@@ -90,19 +78,16 @@ class Angles:
         self.network.eval()
         rows, done, origin = self.footage.rows(), 0, int(self.footage.runs[0][0])
         for run in self.footage.runs:
-            window: list[_Fitted] = []
-            last = -1  # the row to whose end angles have been found
-            for end in _windows(len(run)):
-                new = [self._fitted(row) for row in islice(rows, end - last)]
-                window = [*window, *new][-ROWS:]
+            fitted = map(self._fitted, islice(rows, len(run)))
+            for window, new in chained(fitted, ROWS):
                 # The first window has the time at its begin, too.
-                span = int(run[last]) + 1 if last >= 0 else int(run[0]), int(run[end])
-                done, last = done + len(new), end
-                yield self._part(window, span, origin, done)
+                begin = window[-new - 1].row.end_us + 1 if new < ROWS else window[0].row.end_us
+                done += new
+                yield self._part(window, (begin, window[-1].row.end_us), origin, done)
 
     def _part(self, window: list["_Fitted"], span: tuple[int, int], origin: int, done: int) -> Part:
-        asked = ticks(origin, self.hz, span)
-        shown = [] if self.film_hz is None else ticks(origin, self.film_hz, span)
+        asked = list(ticks(origin, self.hz, span))
+        shown = [] if self.film_hz is None else list(ticks(origin, self.film_hz, span))
         times = np.array([*asked, *shown], np.int64)
         begin = window[0].row.end_us
         if not len(times):
@@ -154,30 +139,11 @@ class _Fitted(NamedTuple):
     row: FootageRow
 
 
-def _windows(rows: int) -> list[int]:
-    """The last rows of the windows of so many."""
-    return sorted({*range(ROWS - 1, rows, ROWS - 1), rows - 1})
-
-
-def ticks(origin_us: int, hz: float, span_us: tuple[int, int]) -> list[int]:
-    """Whole microseconds of a clock with so many ticks a second, from begin to end, both included."""
-    begin, end = span_us
-    step = 1_000_000 / Fraction(hz)
-    numbers = range(floor((begin - origin_us) / step), ceil((end - origin_us) / step) + 1)
-    times = (origin_us + round(k * step) for k in numbers)
-    return [time for time in times if begin <= time <= end]
-
-
 def true_angles(wheel: Signal | None, times: NDArray[np.int64]) -> list[float | None]:
-    """At these times [T], between the two recorded ones next to each, if they are no more than 1 s apart."""
-    if wheel is None or not len(wheel.t):
+    """At these times [T], as recorded."""
+    if wheel is None:
         return [None] * len(times)
-    after = np.searchsorted(wheel.t, times).clip(max=len(wheel.t) - 1)
-    before = np.where(wheel.t[after] == times, after, after - 1).clip(min=0)
-    inside = (wheel.t[before] <= times) & (times <= wheel.t[after])
-    known = inside & (wheel.t[after] - wheel.t[before] <= OLD_US)
-    origin = wheel.t[0]  # for floats, time stamps may be large
-    angles = np.interp((times - origin).astype(np.float64), wheel.t - origin, wheel.values)
+    angles, known = recorded(wheel, times, OLD_US)
     return [float(angle) if ok else None for angle, ok in zip(angles, known, strict=True)]
 
 
@@ -191,21 +157,3 @@ def check_network(network: nn.Module, name: str = "") -> None:
     if not (hasattr(network, "inputs") and hasattr(network, "in_channels")):
         what = name or f"a {type(network).__name__}"
         raise ValueError(f"network is {what}; give one for steering, such as 'steering-ppln'")
-
-
-def training(card: Card) -> Training:
-    """What a network was trained on, in words, and the size of its pictures."""
-    found = re.fullmatch(r"steering: (driving|windows) \((.*)\)", card.data)
-    if found is None:
-        return Training(card.data or "nothing that is known", None)
-    settings = dict(one.partition("=")[::2] for one in found[2].split(", "))
-    if found[1] == "driving":
-        size = Sensor(int(settings["height"]), int(settings["width"]))
-        return Training("synthetic drives (driving)", size)
-    folder = Path(settings.get("folder", ""))
-    try:
-        drives = DriveManifest.read(folder)
-    except (OSError, ValueError):  # it is not here any more
-        return Training(f"windows of real drives ({folder.name})", None)
-    size = next(Sensor(of.height, of.width) for of in drives.recordings.values())
-    return Training(f"windows of real drives ({drives.protocol}, {folder.name})", size)

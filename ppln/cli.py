@@ -41,6 +41,12 @@ _COMMANDS = {
         "SteerOptions",
         "run",
     ),
+    "pose": _Entry(
+        "tell where a person's joints are in space, as a film, a table and a motion, from two recordings",
+        "pose_films",
+        "PoseOptions",
+        "run",
+    ),
     "info": _Entry(
         "tell what is in a recording, as text and as a picture", "report.recording", "Info", "show"
     ),

@@ -85,6 +85,18 @@ def check_target(
         raise FileExistsError(f"{path} exists; give overwrite=True to replace it, or another name")
 
 
+def check_beside(argument: str, path: Path | None, suffix: str, film: Path | None) -> None:
+    """An error, unless `path` is None, or a name of this kind that is no part of a film."""
+    if path is None:
+        return
+    if path.suffix.lower() != suffix:
+        raise ValueError(f"{argument} is {path}; give a name that ends in {suffix}")
+    if film is not None:
+        place, folder = path.resolve(), film.resolve()
+        if folder in place.parents or place == folder.with_suffix(".times.csv"):
+            raise ValueError(f"{argument} is {path}, which belongs to the film {film}; give another name")
+
+
 def refuse_inputs(path: Path, inputs: Iterable[Path]) -> None:
     """An error if what is at `path`, or a file in it, is one that is read: also by a link's name."""
     there = _identities(path)

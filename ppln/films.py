@@ -4,25 +4,18 @@ ppln.deblur("rec.aedat4", "sharp.mp4", fps=1000)
 for time_us, sharp, blurry in ppln.deblur("rec.aedat4", fps=1000): ...
 """
 
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast, overload
 
 from ppln.events.io import Options, RecordingError, sources
-from ppln.options import POSITION
-from ppln.progress import Screen
+from ppln.options import POSITION, of_names
+from ppln.progress import Screen, quiet
 
 if TYPE_CHECKING:
     from ppln.restore import Plan, Restoration
-
-_KINDS: dict[str, Any] = {  # what Python may give otherwise, as a string or a list
-    **dict.fromkeys(("recording", "out", "compare", "frame", "events"), Path),
-    **dict.fromkeys(("frames", "exposure_us"), tuple),
-}
-_READING = {field.name for field in fields(Options)}
 
 
 @dataclass(frozen=True)
@@ -155,23 +148,13 @@ def deblur(
     and one can iterate over the sharp frames: time_us, frame and blurry, of each. They are made one by one.
     What is left out, or in doubt, is a warning.
     """
-    given = {**options, "recording": recording, "out": out}
-    reading = {name: given.pop(name) for name in _READING & given.keys()}
-    for name, kind in _KINDS.items():
-        if given.get(name) is not None:
-            given[name] = kind(given[name])
-    how = DeblurOptions(**{"reading": Options(**reading), **given})
-    notes: list[str] = []
-    quiet = Screen(lambda *_: None, lambda _: None, notes.append)
-    made: Films | Restoration
-    if how.out is not None or how.compare is not None:
-        made = write(how, quiet)
-    else:
+    how = of_names(DeblurOptions, {**options, "recording": recording, "out": out})
+    with quiet() as screen:
+        if how.out is not None or how.compare is not None:
+            return write(how, screen)
         _, made = _begin(how)
-        made.shots = _plan(how, quiet).shots
-    for line in notes:
-        warnings.warn(line, stacklevel=2)
-    return made
+        made.shots = _plan(how, screen).shots
+        return made
 
 
 def run(how: DeblurOptions, screen: Screen) -> str:

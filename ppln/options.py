@@ -149,6 +149,27 @@ class Command(NamedTuple):
         return "\n".join(lines).replace("\n\n\n", "\n\n").rstrip()
 
 
+def of_names(what: type[T], given: Mapping[str, Any]) -> T:
+    """The dataclass of what Python gives by names; a field that is a dataclass stands for its own fields.
+
+    A path may be a string, and a tuple a list.
+    """
+    values = dict(given)
+    for name, default in _defaults(what).items():
+        if is_dataclass(default):
+            of_its_own = {field.name for field in fields(default)} & values.keys()
+            changes = {inner: values.pop(inner) for inner in of_its_own}
+            values.setdefault(name, replace(default, **changes))  # type: ignore[type-var]
+    for option in _options("", what, True):
+        value = values.get(option.name)
+        if option.kind is Path and isinstance(value, str):
+            values[option.name] = Path(value)
+        elif get_origin(option.kind) is tuple and isinstance(value, list | tuple):
+            is_paths = Path in get_args(option.kind)
+            values[option.name] = tuple(map(Path, value)) if is_paths else tuple(value)
+    return what(**values)
+
+
 def command(what: Any, name: str, about: str | None = None, positional: bool = True) -> Command:
     """What a dataclass can be asked; of an instance, its values are the defaults.
 

@@ -4,8 +4,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -18,6 +19,15 @@ class Screen(NamedTuple):
     progress: Callable[[str, int, int | None], None]  # see Progress
     say: Callable[[str], None]  # a line of what is done
     note: Callable[[str], None]  # a line of what may surprise, apart from the others
+
+
+@contextmanager
+def quiet() -> Iterator[Screen]:
+    """A screen for Python: nothing is shown, and what is to be noted is a warning in the end."""
+    notes: list[str] = []
+    yield Screen(lambda *_: None, lambda _: None, notes.append)
+    for line in notes:
+        warnings.warn(line, stacklevel=4)  # of who called what was done on this screen
 
 
 class Progress:

@@ -4,26 +4,22 @@ ppln.steer("rec.hdf5", "wheel.mp4", hz=100)
 for time_us, angle_deg, true_deg in ppln.steer("rec.hdf5", hz=100): ...
 """
 
-import csv
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, overload
 
 from ppln.events.events import whole
 from ppln.events.io import Options, sources
-from ppln.files import check_target, put_in_place
-from ppln.options import POSITION
-from ppln.progress import Screen
+from ppln.files import check_beside, check_target
+from ppln.options import POSITION, of_names
+from ppln.progress import Screen, quiet
 
 if TYPE_CHECKING:
     from ppln.angles import Angle, Angles
 
 COLUMNS = ("time_us", "angle_deg", "true_angle_deg", "network", "trained_on")
-_READING = {field.name for field in fields(Options)}
 
 
 @dataclass(frozen=True)
@@ -68,14 +64,7 @@ class SteerOptions:
     """How the recording is read."""
 
     def __post_init__(self) -> None:
-        if self.csv is not None and self.csv.suffix.lower() != ".csv":
-            raise ValueError(f"csv is {self.csv}; give a name that ends in .csv")
-        if self.csv is not None and self.out is not None:
-            table, film = self.csv.resolve(), self.out.resolve()
-            if film in table.parents or table == film.with_suffix(".times.csv"):
-                raise ValueError(
-                    f"csv is {self.csv}, which belongs to the film {self.out}; give another name"
-                )
+        check_beside("csv", self.csv, ".csv", self.out)
 
     @property
     def table(self) -> Path | None:
@@ -139,19 +128,11 @@ def steer(recording: str | Path, out: str | Path | None = None, **options: Any) 
     None where it was not recorded. What is left out, or in doubt, is a warning.
     """
     given = {**options, "recording": recording, "out": out}
-    reading = {name: given.pop(name) for name in _READING & given.keys()}
-    for name in ("recording", "out", "csv"):
-        if given.get(name) is not None:
-            given[name] = Path(given[name])
     if given.get("hz", 0) is None:
         del given["hz"]
-    how = SteerOptions(**{"reading": Options(**reading), **given})
-    notes: list[str] = []
-    quiet = Screen(lambda *_: None, lambda _: None, notes.append)
-    made = write(how, quiet) if how.table is not None else _Work(how).angles(quiet)
-    for line in notes:
-        warnings.warn(line, stacklevel=2)
-    return made
+    how = of_names(SteerOptions, given)
+    with quiet() as screen:
+        return write(how, screen) if how.table is not None else _Work(how).angles(screen)
 
 
 def run(how: SteerOptions, screen: Screen) -> str:
@@ -164,6 +145,7 @@ def run(how: SteerOptions, screen: Screen) -> str:
 def write(how: SteerOptions, screen: Screen) -> Steered:
     """Write the film and the table."""
     from ppln.report.film import Film
+    from ppln.report.table import table
     from ppln.report.wheel import Dashboard
 
     assert how.table is not None
@@ -175,14 +157,16 @@ def write(how: SteerOptions, screen: Screen) -> Steered:
             about: dict[str, Any] = {"overwrite": how.overwrite, "inputs": work.inputs, "argument": "out"}
             film = Film(how.out, play_fps=how.play_fps or how.film_hz, **about)
             targets.enter_context(film)
-        add = targets.enter_context(_table(how.table, work, how.overwrite))
+        add = targets.enter_context(table(how.table, COLUMNS, overwrite=how.overwrite, inputs=work.inputs))
         angles = work.angles(screen, film_hz=None if film is None else how.film_hz)
         panel = Dashboard(work.notes, work.labels)
         total = len(angles.footage)
         screen.progress("rows", 0, total)
         for part in angles.parts():
             for angle in part.angles:
-                add(angle)
+                true = "" if angle.true_deg is None else f"{angle.true_deg:.4f}"
+                # The network and its data are in each line: a reader of CSV needs no more.
+                add([angle.time_us, f"{angle.angle_deg:.4f}", true, work.name, work.training.data])
                 error.add(angle)
             waiting = deque(part.angles)
             for angle, row in part.views:
@@ -212,6 +196,7 @@ class _Work:
         from ppln import angles, devices
         from ppln.datasets.footage import is_video
         from ppln.engine import trained
+        from ppln.tasks.trained_on import training
 
         where = devices.choose(how.device)
         angles.check_hz(how.hz, how.film_hz)
@@ -220,7 +205,7 @@ class _Work:
         self.how, self.name = how, found.card.name
         self.network: Any = found.net.to(where)
         angles.check_network(self.network, self.name)
-        self.training = angles.training(found.card)
+        self.training = training(found.card)
         self.is_video = how.format is None and is_video(how.recording)
         read = [how.recording] if self.is_video else sources(how.recording, format=how.format)
         self.inputs = [*read, *([found.file] if found.file else [])]
@@ -285,20 +270,3 @@ class _Error:
     @property
     def rmse_deg(self) -> float | None:
         return (self.squares / self.known) ** 0.5 if self.known else None
-
-
-@contextmanager
-def _table(path: Path, work: _Work, overwrite: bool) -> "Iterator[Callable[[Angle], None]]":
-    """What an angle is given to. The network and its data are in each line: a reader of CSV needs no more."""
-    with (
-        put_in_place(path, overwrite=overwrite, inputs=work.inputs) as aside,
-        aside.open("w", newline="") as file,
-    ):
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(COLUMNS)
-
-        def add(angle: "Angle") -> None:
-            true = "" if angle.true_deg is None else f"{angle.true_deg:.4f}"
-            rows.writerow([angle.time_us, f"{angle.angle_deg:.4f}", true, work.name, work.training.data])
-
-        yield add

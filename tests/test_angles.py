@@ -1,7 +1,6 @@
 """Angles of the steering wheel, from rows and a network."""
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +9,14 @@ import torch
 from drives import ROW_US, SIZE, drive, sample
 
 from ppln import create_model
-from ppln.angles import Angles, _windows, check_network, ticks, training, true_angles
+from ppln.angles import Angles, check_network, true_angles
 from ppln.datasets.ddd20_rows import added_counts, scaled_frames
-from ppln.datasets.drives import Drive, DriveManifest
 from ppln.datasets.footage import open_footage
 from ppln.datasets.source import SteeringSample
 from ppln.events import Events, Frames
 from ppln.events.events import Sensor
 from ppln.events.io import native
 from ppln.events.recording import Signal
-from ppln.models.weights import Card
 from ppln.protocols import ROWS
 from ppln.tasks import TASKS
 from ppln.tasks.steering import Steering
@@ -183,23 +180,6 @@ def test_angles_that_are_not_finite_are_told(path):
         list(Angles(net, open_footage(path)))
 
 
-def test_ticks():
-    assert ticks(50, 20, (50, 150_050)) == [50, 50_050, 100_050, 150_050]
-    assert ticks(50, 20, (51, 150_049)) == [50_050, 100_050]
-    assert ticks(0, 3, (0, 1_000_000)) == [0, 333_333, 666_667, 1_000_000]
-    start = 1_502_336_427_000_000
-    assert ticks(start, 3, (start + 333_334, start + 10**6)) == [start + 666_667, start + 10**6]
-
-
-@pytest.mark.parametrize("rows", [10, 11, 18, 19, 20, 28, 40, 41])
-def test_windows_cover_all_rows(rows):
-    ends = _windows(rows)
-    assert ends[0] == ROWS - 1
-    assert ends[-1] == rows - 1
-    assert all(0 < b - a <= ROWS - 1 for a, b in pairwise(ends))
-    assert len(ends) == -(-(rows - 1) // (ROWS - 1))
-
-
 def test_true_angles_are_between_those_recorded():
     start = 1_502_336_427_000_000
     wheel = Signal("a", start + np.array([0, 100, 200, 2_000_000]), np.array([1.0, 3.0, 2.0, 8.0]))
@@ -220,15 +200,3 @@ def test_wrong_arguments(path):
         if task is not Steering:
             with pytest.raises(ValueError, match="give one for steering, such as 'steering-ppln'"):
                 check_network(create_model(f"{task.name}-{'edi' if task.name == 'deblur' else 'ppln'}"))
-
-
-def test_what_a_card_tells(tmp_path):
-    card = Card(data="steering: driving (height=96, width=128, inputs=both)")
-    assert training(card) == ("synthetic drives (driving)", (96, 128))
-    card = Card(data="steering: windows (folder=/data/mine, inputs=both)")
-    assert training(card) == ("windows of real drives (mine)", None)
-    assert training(Card(data="trips of ours")) == ("trips of ours", None)
-    drives = DriveManifest("donkey", 0, 2, {"a": Drive("a", 1, "", 120, 160, 40, 3, 1, 1, None, 1, "")})
-    (tmp_path / "manifest.json").write_text(drives.text())
-    card = Card(data=f"steering: windows (folder={tmp_path}, height=128, width=172)")
-    assert training(card) == (f"windows of real drives (donkey, {tmp_path.name})", (120, 160))

@@ -83,6 +83,7 @@ COMMANDS = [
         "demo",
         "deblur",
         "steer",
+        "pose",
         "info",
         "convert-recording",
         "simulate",

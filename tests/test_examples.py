@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import ppln
+from ppln.datasets.views import open_views
+from ppln.joints import Joints
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TUB = Path(__file__).parents[1] / "../shared/data/driving/donkey_track.h5"
@@ -87,11 +89,15 @@ def test_convergence(tmp_path):
     assert report["start"]["0.25"] == {"too early": 1, "too late": 0}
 
 
-def make_recording(out: Path, *options: str) -> tuple[dict, Path]:
-    command = [sys.executable, "-W", "error", EXAMPLES / "steer.py", "--out", out, *options]
+def make_recordings(task: str, out: Path, *options: str) -> dict:
+    command = [sys.executable, "-W", "error", EXAMPLES / f"{task}.py", "--out", out, *options]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return json.loads((out / "steer.json").read_text()), out / "steer.h5"
+    return json.loads((out / f"{task}.json").read_text())
+
+
+def make_recording(out: Path, *options: str) -> tuple[dict, Path]:
+    return make_recordings("steer", out, *options), out / "steer.h5"
 
 
 def test_a_recording_of_a_drive_to_steer(tmp_path):
@@ -110,3 +116,12 @@ def test_a_recording_of_a_tub_to_steer(tmp_path):
     angles = list(ppln.steer(path, simulate_events=True))
     assert len(angles) >= 10
     assert all(-30 <= angle.true_deg <= 30 for angle in angles)
+
+
+def test_recordings_of_a_person_to_find_joints_in(tmp_path):
+    report = make_recordings("pose", tmp_path, "--height", "64", "--seconds", "1.2")
+    paths = [tmp_path / "camera2.h5", tmp_path / "camera3.h5"]
+    assert all(report[path.name]["events"] > 1000 for path in paths)
+    skeletons = list(Joints(ppln.create_model("pose-ppln"), open_views(paths), fps=10))
+    assert len(skeletons) > 5
+    assert all(of.true_mm is not None for of in skeletons)

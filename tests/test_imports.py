@@ -50,7 +50,10 @@ def test_help_loads_neither_torch_nor_numpy():
     assert not simulators(modules)
 
 
-@pytest.mark.parametrize(("command", "room"), [("deblur", "ppln.films"), ("steer", "ppln.steer_films")])
+@pytest.mark.parametrize(
+    ("command", "room"),
+    [("deblur", "ppln.films"), ("steer", "ppln.steer_films"), ("pose", "ppln.pose_films")],
+)
 def test_help_of_films_does_not_load_torch(command: str, room: str):
     modules = loaded(SCRIPT, command, "--help")
     assert room in modules

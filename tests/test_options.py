@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from ppln.options import POSITION, Help, command
+from ppln.options import POSITION, Help, command, of_names
 
 
 @dataclass(frozen=True)
@@ -195,3 +195,28 @@ def test_an_instance_has_the_defaults():
         ("", "out"): Path("out.h5"),
     }
     assert asked.given(["--gain", "3", "--repair"]) == {"": {"gain": 3.0}, "reading": {"repair": True}}
+
+
+@dataclass(frozen=True)
+class Within:
+    repair: bool = False
+    size: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Given:
+    file: Path
+    others: tuple[Path, ...] = ()
+    rate: float = 1.0
+    name: str = "a/b"
+    within: Within = Within(size=(3, 4))
+
+
+def test_what_python_gives_by_names():
+    assert of_names(Given, {"file": "a"}) == Given(Path("a"))
+    given = of_names(Given, {"file": Path("a"), "others": ["b", Path("c")], "name": "d", "repair": True})
+    assert given == Given(Path("a"), (Path("b"), Path("c")), name="d", within=Within(True, (3, 4)))
+    assert of_names(Given, {"file": "a", "size": None}).within == Within()
+    assert of_names(Given, {"file": "a", "within": Within(True)}).within == Within(True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'rte'"):
+        of_names(Given, {"file": "a", "rte": 2.0})

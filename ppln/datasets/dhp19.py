@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from ppln.datasets import dhp19_frames as frames
 from ppln.datasets.folders import How, Preparation, in_blocks, make
-from ppln.datasets.movements import CAMERAS, SIZE, MovementFolder, MovementManifest, split_of
+from ppln.datasets.movements import SIZE, MovementFolder, MovementManifest, split_of
 from ppln.datasets.raw import by_name, check_complete, find_folder
 from ppln.events.events import whole
 from ppln.events.io import RecordingError, regular
@@ -45,7 +45,7 @@ from ppln.events.io.aedat2 import iter_mixed
 from ppln.events.io.hdf5 import dataset, opened
 from ppln.events.io.matlab import read_variables
 from ppln.geometry import DHP19_CHANNELS
-from ppln.protocols import JOINTS
+from ppln.protocols import CAMERAS, JOINTS
 
 SUBJECTS = 17
 MOVEMENTS = (8, 6, 6, 6, 7)  # of the sessions
@@ -60,7 +60,7 @@ SIDES = ("shoulder", "elbow", "hip", "hand", "knee", "foot")
 LABELS = (
     "head",
     *(f"{joint}{side}" for joint in SIDES for side in "RL"),
-)  # as synthetic.people.person.JOINTS
+)  # as protocols.JOINT_NAMES
 
 RAW = re.compile(r"S(\d+)/session(\d+)/mov(\d+)\.aedat")
 READY = re.compile(r"S(\d+)_session(\d+)_mov(\d+)_7500events\.h5")

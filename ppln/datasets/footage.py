@@ -30,7 +30,16 @@ from numpy.typing import NDArray
 from ppln.datasets.ddd20_rows import LATE_US, OLD_US, added
 from ppln.datasets.drives import signed_counts
 from ppln.events.events import Events, Sensor, concatenate
-from ppln.events.io import Header, Packet, RecordingError, Tell, detect, iter_packets, told
+from ppln.events.io import (
+    Header,
+    Packet,
+    RecordingError,
+    Tell,
+    detect,
+    events_in_order,
+    iter_packets,
+    told,
+)
 from ppln.events.io.ddd20_export import PERIOD_US
 from ppln.events.io.hdf5 import dataset, opened
 from ppln.events.recording import Frames, Signal, join_signals
@@ -265,16 +274,7 @@ def _grey(path: Path, image: NDArray) -> NDArray:
 
 
 def _events(path: Path, read: Callable[..., Iterator[Packet]]) -> Iterator[Events]:
-    last = None
-    for packet in read(only_events=True):
-        if isinstance(packet, Events) and len(packet):
-            if last is not None and packet.t[0] < last:
-                raise RecordingError(
-                    f"{path}: t goes back from {last} to {packet.t[0]} us between two packets; read it "
-                    "whole, with ppln.read_recording and repair=True, and write that"
-                )
-            last = packet.t[-1]
-            yield packet
+    return events_in_order(path, read(only_events=True))
 
 
 def _simulated(frames: Stills, seed: int, size: Sensor | None) -> Iterator[Events]:

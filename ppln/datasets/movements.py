@@ -36,10 +36,9 @@ from ppln.devices import send
 from ppln.events.events import Sensor
 from ppln.events.io import RecordingError
 from ppln.events.io.hdf5 import Rows, attribute, check_length, dataset
-from ppln.protocols import EVENT_FRAMES, JOINTS
+from ppln.protocols import CAMERAS, EVENT_FRAMES, JOINTS
 
 PEAK = 255  # of a frame
-CAMERAS = (2, 3)  # by DHP19's numbers
 SIZE = Sensor(geometry.DHP19_SIZE[0], 344)
 KINDS = {"dvs": "u", "joints_mm": "f", "t_us": "i"}
 

@@ -60,7 +60,7 @@ class PoseSample(NamedTuple):
     """Event frames and labels."""
 
     dvs: Tensor  # [B, C, T, H, W] of 0 to 1, oldest first
-    joints_mm: Tensor  # [B, T, 13, 3] in the order of synthetic.people.person.JOINTS; NaN: not known
+    joints_mm: Tensor  # [B, T, 13, 3] in the order of protocols.JOINT_NAMES; NaN: not known
     joints_px: Tensor  # [B, C, T, 13, 2] column and row
     times_us: Tensor  # int64 [B, T + 1] when frames begin and end; -1: not known
     events: Tensor  # int64 [B, T] in each frame, of all cameras

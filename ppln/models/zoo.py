@@ -113,7 +113,8 @@ def weights_file(name: str) -> Path:
         there = ", ".join(list_models(pretrained=True)) or "none"
         raise ValueError(
             f"pretrained: there are no weights for {name!r} yet; there are for: {there}. "
-            f"Give a file, set {_FOLDER} to a folder with {name}{weights.SUFFIX}, or train it"
+            f"Give a file, set {_FOLDER} to a folder with {name}{weights.SUFFIX}, or train it: "
+            f"ppln train {name.partition('-')[0]}"
         )
     if path.parent == _SHIPPED:
         _check_shipped(path)

@@ -4,36 +4,41 @@
     picture = panel.draw(time_us, 12.5, 11.0, image, counts)
 
 Pictures follow each other in time; the traces are of those before, and of angles that were added between.
-All pictures are uint8 [H, W, 3], drawn with Pillow, which imageio has.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from functools import cache
 from itertools import pairwise
-from math import ceil
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ppln.image_files import IMAGEIO
-from ppln.imports import require
+from ppln.report.panel import (
+    FINE,
+    FONT,
+    FOUND,
+    GAP,
+    INK,
+    LEAST,
+    PALE,
+    PAPER,
+    TRUE,
+    Picture,
+    fit,
+    font,
+    named,
+    row,
+    signed,
+    strips,
+    text,
+)
 
-LEAST, MOST = 320, 480  # columns of a picture of the camera; others are enlarged, or made smaller
 PAST_US = 5_000_000  # of the traces
 LEAST_US = 10_000  # between angles of a trace
 PAUSE_US = 1_000_000  # a line of a trace is no longer than that
-GAP, LABEL, FONT = 8, 22, 14  # pixels
 WHEEL = 150  # rows of the wheel and of the traces
-FINE = 3  # what is round is drawn so much larger, and made smaller
 RANGES = (5, 10, 20, 50, 100, 200, 500, 1000)  # degrees, to either side of the traces
-FOUND, TRUE = (225, 75, 0), (0, 140, 90)  # orange: what the network says; green: what was recorded
 TRUE_FAINT = (115, 192, 164)
-INK, PALE, PAPER = (40, 40, 40), (215, 215, 215), (255, 255, 255)
-FULL = 4  # events of a pixel, in full colour
-
-Picture = NDArray[np.uint8]  # [H, W, 3]
 
 
 class Dashboard:
@@ -63,21 +68,26 @@ class Dashboard:
         self.begin_us = time_us if self.begin_us is None else self.begin_us
         self.past.append((time_us, angle_deg, true_deg))
         seen = fit(grey(image))
-        shown = [_named(self.labels[0], seen)]
+        shown = [named(self.labels[0], seen)]
         if counts is not None:
             events = signed(counts)
             same = counts.shape == image.shape
-            shown.append(_named(self.labels[1], fit(events) if same else _spread(events, seen.shape)))
-        top = _row(shown)
+            shown.append(named(self.labels[1], fit(events) if same else _spread(events, seen.shape)))
+        top = row(shown)
         if top.shape[1] < 2 * LEAST:  # room for wheel and traces
             side = (2 * LEAST - top.shape[1]) // 2
             top = np.pad(top, ((0, 0), (side, 2 * LEAST - top.shape[1] - side), (0, 0)), constant_values=255)
         width = top.shape[1]
-        bottom = _row([_wheel(angle_deg, true_deg), self._traces(width - WHEEL - GAP)])
+        bottom = row([_wheel(angle_deg, true_deg), self._traces(width - WHEEL - GAP)])
         since = f"{(time_us - self.begin_us) / 1e6:.2f} s"
-        words = _text(since, width, f"network {angle_deg:+.1f}°", _recorded(true_deg))
-        notes = [_text(note, width, size=FONT - 2) for note in _wrapped(self.notes, width)]
-        return np.concatenate([top, words, bottom, *notes])
+        beside = WHEEL + GAP + 52
+        words = text(
+            width,
+            (4, since, INK),
+            (beside, f"network {angle_deg:+.1f}°", FOUND),
+            (beside + 150, _recorded(true_deg), TRUE),
+        )
+        return np.concatenate([top, words, bottom, *strips(self.notes, width)])
 
     def _traces(self, width: int) -> Picture:
         """Angles of the last seconds: the wheel to the left is up."""
@@ -115,18 +125,18 @@ class Dashboard:
                 radius = 3.5 * FINE
                 pen.ellipse([u - radius, v - radius, u + radius, v + radius], colour)
         small = large.resize((width, WHEEL), Image.Resampling.BOX)
-        pen, font = ImageDraw.Draw(small), _font(FONT - 2)
+        pen, letters = ImageDraw.Draw(small), font(FONT - 2)
         for angle in lines:
             sign = {1: "+", -1: "-"}.get(int(np.sign(angle)), "")
-            text = f"{sign}{abs(angle):g}°"
-            pen.text((46, place(now, angle)[1] / FINE), text, INK, font, anchor="rm")
+            degrees = f"{sign}{abs(angle):g}°"
+            pen.text((46, place(now, angle)[1] / FINE), degrees, INK, letters, anchor="rm")
         for second in range(PAST_US // 1_000_000):
-            text = "now" if second == 0 else f"-{second} s"
+            when = "now" if second == 0 else f"-{second} s"
             anchor = "rt" if second == 0 else "mt"
             u = place(now - second * 1_000_000, 0)[0] / FINE
-            pen.text((u, bottom / FINE + 5), text, INK, font, anchor=anchor)
-        pen.text((56, top / FINE + 1), "left", INK, font, anchor="lt")
-        pen.text((56, bottom / FINE - 2), "right", INK, font, anchor="lb")
+            pen.text((u, bottom / FINE + 5), when, INK, letters, anchor=anchor)
+        pen.text((56, top / FINE + 1), "left", INK, letters, anchor="lt")
+        pen.text((56, bottom / FINE - 2), "right", INK, letters, anchor="lb")
         return np.asarray(small)
 
 
@@ -139,35 +149,10 @@ def grey(image: NDArray) -> Picture:
     return np.repeat(image[..., None], 3, -1)
 
 
-def signed(counts: NDArray) -> Picture:
-    """On white: red above 0, blue below."""
-    strength = (np.abs(counts) / FULL).clip(0, 1)
-    red, blue = 1 - strength * (counts < 0), 1 - strength * (counts > 0)
-    return (np.stack([red, 1 - strength, blue], -1) * 255).round().astype(np.uint8)
-
-
-def fit(picture: Picture) -> Picture:
-    """Each pixel a square where it is small; the mean of squares where it is large."""
-    height, width = picture.shape[:2]
-    if width < LEAST:
-        factor = ceil(LEAST / width)
-        return picture.repeat(factor, 0).repeat(factor, 1)
-    factor = ceil(width / MOST)
-    if factor == 1:
-        return picture
-    cut = picture[: height // factor * factor, : width // factor * factor].astype(np.float32)
-    squares = cut.reshape(height // factor, factor, width // factor, factor, 3)
-    return squares.mean((1, 3)).round().astype(np.uint8)
-
-
 def _spread(picture: Picture, shape: tuple[int, ...]) -> Picture:
     """Each pixel where it is in a picture of this shape."""
     height, width = (np.arange(new) * old // new for new, old in zip(shape, picture.shape[:2], strict=False))
     return picture[height][:, width]
-
-
-def _named(name: str, picture: Picture) -> Picture:
-    return np.concatenate([_text(name, picture.shape[1]), picture])
 
 
 def _wheel(angle_deg: float, true_deg: float | None) -> Picture:
@@ -203,42 +188,3 @@ def _wheel(angle_deg: float, true_deg: float | None) -> Picture:
 
 def _recorded(true_deg: float | None) -> str:
     return "" if true_deg is None else f"recorded {true_deg:+.1f}°"
-
-
-@cache
-def _font(size: int) -> Any:
-    require("imageio.v3", IMAGEIO, "drawing a film")
-    from PIL import ImageFont
-
-    return ImageFont.load_default(size)
-
-
-def _text(left: str, width: int, found: str = "", true: str = "", *, size: int = FONT) -> Picture:
-    """A strip with words at its left, and angles in their colours."""
-    from PIL import Image, ImageDraw
-
-    strip = Image.new("RGB", (width, LABEL), PAPER)
-    pen = ImageDraw.Draw(strip)
-    pen.text((4, LABEL // 2), left, INK, _font(size), anchor="lm")
-    pen.text((WHEEL + GAP + 52, LABEL // 2), found, FOUND, _font(size), anchor="lm")
-    pen.text((WHEEL + GAP + 52 + 150, LABEL // 2), true, TRUE, _font(size), anchor="lm")
-    return np.asarray(strip)
-
-
-def _wrapped(notes: Sequence[str], width: int) -> list[str]:
-    """Joined to few lines; a note that is too long for one is cut."""
-    lines: list[str] = []
-    for note in notes:
-        if lines and _font(FONT - 2).getlength(f"{lines[-1]}; {note}") <= width - 8:
-            lines[-1] = f"{lines[-1]}; {note}"
-        else:
-            lines.append(note)
-    return lines
-
-
-def _row(pictures: Sequence[Picture]) -> Picture:
-    """Beside each other, of one height, on white."""
-    parts: list[Picture] = []
-    for picture in pictures:
-        parts += [np.full((len(picture), GAP, 3), 255, np.uint8), picture]
-    return np.concatenate(parts[1:], 1)

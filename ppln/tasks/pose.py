@@ -27,10 +27,10 @@ from torch import Tensor, nn
 
 from ppln import geometry
 from ppln.datasets import dhp19
-from ppln.datasets.movements import CAMERAS, MovementWindows
+from ppln.datasets.movements import MovementWindows
 from ppln.datasets.source import PoseSample, Source
 from ppln.metrics import mpjpe
-from ppln.protocols import EVENT_FRAMES
+from ppln.protocols import BONES, CAMERAS, EVENT_FRAMES
 from ppln.tasks import pictures
 from ppln.tasks.task import Batch, Task, check_data, draw_times, length_of, pick
 
@@ -38,10 +38,6 @@ CONFIDENCE = 0.3
 _OF_PEOPLE = (
     *("height", "width", "train_samples", "val_samples", "test_samples"),
     *("motions", "substeps", "data_seed"),
-)
-_BONES = (  # numbers of joints, in the order of datasets.synthetic.people.person.JOINTS
-    *((1, 2), (1, 3), (3, 7), (2, 4), (4, 8), (1, 5), (2, 6), (5, 6)),
-    *((5, 9), (9, 11), (6, 10), (10, 12)),
 )
 
 
@@ -181,14 +177,12 @@ class Pose(Task):
 
     def locate(self, prediction: Tensor) -> tuple[Tensor, Tensor]:
         """Joints in heat maps [B, T, V, J, H, W] -> (column, row) [B, T, V, J, 2], and mm [B, T, J, 3]"""
-        pixels, confidence = peaks(prediction)
-        # On the CPU: they are few, and have the same bits then, whatever the device.
-        points = geometry.triangulate(self.cameras, pixels.cpu().transpose(2, 3)).to(pixels.device)
-        sure = (confidence > CONFIDENCE).all(2)  # [B, T, J]
-        time = torch.arange(sure.shape[1], device=sure.device)[:, None].expand_as(sure)
-        last = torch.where(sure, time, -1).cummax(1).values
-        last = torch.where(last < 0, time, last)
-        return pixels, points.gather(1, last[..., None].expand_as(points))
+        pixels, confidence = self.seen(prediction)
+        return pixels, hold(*in_space(self.cameras, pixels, confidence))
+
+    def seen(self, prediction: Tensor) -> tuple[Tensor, Tensor]:
+        """Joints in heat maps [..., H, W] -> (column, row) [..., 2], and the confidence [...]"""
+        return peaks(prediction)
 
     @property
     def cameras(self) -> Tensor:
@@ -246,6 +240,22 @@ def _current_first(x: Tensor, rows: Tensor) -> Tensor:
     return pick(x.transpose(1, 2), order.flatten(1)).unflatten(1, order.shape[1:]).transpose(2, 3)
 
 
+def in_space(cameras: Tensor, pixels: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
+    """Joints at pixels [B, T, V, J, 2] of cameras [V, 3, 4] -> mm [B, T, J, 3], and whether all cameras are
+    sure [B, T, J]"""
+    # On the CPU: they are few, and have the same bits then, whatever the device.
+    points = geometry.triangulate(cameras, pixels.cpu().transpose(2, 3)).to(pixels.device)
+    return points, (confidence > CONFIDENCE).all(2)
+
+
+def hold(points: Tensor, sure: Tensor) -> Tensor:
+    """Points [B, T, J, 3] where sure [B, T, J]; else the last that was; before the first, as they are."""
+    time = torch.arange(sure.shape[1], device=sure.device)[:, None].expand_as(sure)
+    last = torch.where(sure, time, -1).cummax(1).values
+    last = torch.where(last < 0, time, last)
+    return points.gather(1, last[..., None].expand_as(points))
+
+
 def _inside(place: Tensor, size: Sequence[int]) -> Tensor:
     """Whether pixels (column, row) [..., 2] lie in a picture of (height, width) -> bool [...]"""
     column, row = place.unbind(-1)
@@ -260,7 +270,7 @@ def _skeletons(
     scale = picture.shape[1] / frame.shape[1]
     for joints, colour in ((true, pictures.TRUE), (found, pictures.FOUND)):
         places = (joints + 0.5) * scale
-        for a, b in _BONES:
+        for a, b in BONES:
             pictures.line(picture, places[a], places[b], colour)
         for u, v in places:
             pictures.dot(picture, u, v, colour, 2)

@@ -12,8 +12,8 @@ from ppln.cli import main
 from ppln.datasets import dhp19, dhp19_frames
 from ppln.datasets.dhp19 import ALL, FAULTY, Who, find_movements, known_mean, limits, prepare, read_labels
 from ppln.datasets.movements import MovementWindows, split_of
-from ppln.datasets.synthetic.people.person import JOINTS
 from ppln.events.io import aedat2
+from ppln.protocols import JOINT_NAMES
 
 START = moved.START_US
 
@@ -341,4 +341,4 @@ def test_labels_as_scipy_reads_them(tmp_path):
     assert dhp19.LABELS == moved.LABELS
     spelt = {"R": "right", "L": "left"}
     spoken = [f"{spelt[name[-1]]} {name[:-1]}" for name in dhp19.LABELS[1:]]
-    assert ("head", *spoken) == JOINTS
+    assert ("head", *spoken) == JOINT_NAMES

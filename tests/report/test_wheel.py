@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from ppln.report import wheel
-from ppln.report.wheel import FOUND, LEAST, MOST, TRUE, TRUE_FAINT, Dashboard, fit, grey, signed
+from ppln.report.panel import FOUND, LABEL, LEAST, MOST, TRUE, fit, signed
+from ppln.report.wheel import TRUE_FAINT, Dashboard, grey
 
 
 def of_colour(picture: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
@@ -83,15 +84,15 @@ def test_pictures_have_one_size_and_say_what_they_are():
     assert first.shape == second.shape
     assert first.dtype == np.uint8
     plain = Dashboard([]).draw(0, 1.0, None, image, counts)
-    assert len(plain) == len(first) - wheel.LABEL
-    assert (first[-wheel.LABEL :] < 128).any()
-    assert (plain == first[: -wheel.LABEL]).all()
+    assert len(plain) == len(first) - LABEL
+    assert (first[-LABEL:] < 128).any()
+    assert (plain == first[:-LABEL]).all()
     alone = Dashboard([]).draw(0, 1.0, None, image)
     assert alone.shape[1] >= 2 * LEAST
     long = Dashboard(["a network with a long name, " * 3, "which was trained on " * 3]).draw(
         0, 1.0, None, image
     )
-    assert len(long) == len(plain) + 2 * wheel.LABEL
+    assert len(long) == len(plain) + 2 * LABEL
 
 
 def test_events_of_fewer_pixels_than_the_frame():
@@ -100,8 +101,8 @@ def test_events_of_fewer_pixels_than_the_frame():
     image = np.zeros((320, 400), np.uint8)
     picture = Dashboard([]).draw(0, 1.0, None, image, counts)
     red = of_colour(picture, (255, 0, 0))
-    assert red.min(0).tolist() == [wheel.LABEL + 80, 400 + wheel.GAP + 240]
-    assert red.max(0).tolist() == [wheel.LABEL + 159, 400 + wheel.GAP + 319]
+    assert red.min(0).tolist() == [LABEL + 80, 400 + wheel.GAP + 240]
+    assert red.max(0).tolist() == [LABEL + 159, 400 + wheel.GAP + 319]
 
 
 def test_colours_and_sizes():

@@ -192,18 +192,7 @@ def iter_events(
 def _windows(path: str | Path, packets: Iterator[Packet], window_us: int) -> Iterator[Events]:
     waiting: list[Events] = []
     end = None
-    last = 0
-    for packet in packets:
-        if isinstance(packet, Header):
-            _the_events(path, packet, [])
-        if not isinstance(packet, Events) or not len(packet):
-            continue
-        if packet.t[0] < last:
-            raise RecordingError(
-                f"{path}: t goes back from {last} to {packet.t[0]} us between two packets; streaming cannot "
-                "mend it, use ppln.read_events with repair=True"
-            )
-        last = int(packet.t[-1])
+    for packet in events_in_order(path, packets):
         if end is None:
             end = int(packet.t[0]) + window_us
         while packet.t[-1] >= end:
@@ -219,6 +208,23 @@ def _windows(path: str | Path, packets: Iterator[Packet], window_us: int) -> Ite
         waiting.append(packet)
     if waiting:
         yield concatenate(waiting)
+
+
+def events_in_order(path: str | Path, packets: Iterator[Packet]) -> Iterator[Events]:
+    """The packets of events, none of them empty; an error if a recording has none, or one is too late."""
+    last = 0
+    for packet in packets:
+        if isinstance(packet, Header):
+            _the_events(path, packet, [])
+        if not isinstance(packet, Events) or not len(packet):
+            continue
+        if packet.t[0] < last:
+            raise RecordingError(
+                f"{path}: t goes back from {last} to {packet.t[0]} us between two packets; streaming cannot "
+                "mend it: read it whole, with ppln.read_recording and repair=True, and write that"
+            )
+        last = int(packet.t[-1])
+        yield packet
 
 
 def iter_packets(

@@ -275,7 +275,10 @@ def _joint(words: _Words, name: str, parent: int) -> _Joint:
         if channel.lower() not in _CHANNELS:
             words.fail(f"channel {channel!r} is not known; there are: {', '.join(_CHANNELS.values())}")
         channels.append(_CHANNELS[channel.lower()])
-    if parent >= 0 and set(channels) & set(POSITIONS):
+    if parent >= 0 and any(offset) and set(channels) & set(POSITIONS):
         # Programs do not agree whether these add to the offset or replace it.
-        words.fail(f"joint {name!r} has a position that changes; only that of a root is defined")
+        words.fail(
+            f"joint {name!r} has a position that changes, and an offset; only that of a root, or of a joint "
+            "whose offset is 0, is defined"
+        )
     return _Joint(name, parent, offset, tuple(channels))

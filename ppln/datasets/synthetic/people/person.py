@@ -14,12 +14,8 @@ from torch.nn.functional import interpolate, normalize, pad
 from ppln import geometry
 from ppln.datasets.draws import Draws
 from ppln.datasets.synthetic.people.bvh import Motion
+from ppln.protocols import JOINTS
 
-# In the order of DHP19's labels. The head is the middle of the skull, a hand the wrist, a foot the ankle.
-JOINTS = (
-    *("head", "right shoulder", "left shoulder", "right elbow", "left elbow", "right hip", "left hip"),
-    *("right hand", "left hand", "right knee", "left knee", "right foot", "left foot"),
-)
 _PARTS = ("Arm", "ForeArm", "UpLeg", "Hand", "Leg", "Foot")
 _LABELS = (
     {"Head": 0.3, "Head.end": 0.7},
@@ -97,7 +93,7 @@ class Track(NamedTuple):
     def unflat(cls, rows: Tensor) -> tuple[Tensor, ...]:
         """[..., (3 K + 13) 3] -> start, end, side, joints"""
         count = len(CAPSULES)
-        return rows.unflatten(-1, (-1, 3)).split([count, count, count, len(JOINTS)], -2)
+        return rows.unflatten(-1, (-1, 3)).split([count, count, count, JOINTS], -2)
 
 
 def make_track(motion: Motion, loops: bool) -> Track:

@@ -271,3 +271,14 @@ def test_cmu_clips(cmu):
         assert 1300 < np.median(np.ptp(position[1:, :, 1], axis=1)) * 25.4 / 0.45 < 1800
     walked = np.ptp(cmu["02_01"].positions()[1:, 0], axis=0) * 25.4 / 0.45
     assert walked[2] > 3000 > 300 > walked[0]
+
+
+def test_a_joint_without_an_offset_may_move():
+    """It is the same then whether its position adds to the offset or replaces it."""
+    joint = "{{ OFFSET {} CHANNELS 3 Zposition Xposition Yposition JOINT b {{ OFFSET 1 2 3 CHANNELS 0 }} }}"
+    text = "HIERARCHY ROOT r {{ OFFSET 5 0 0 CHANNELS 1 Zrotation JOINT a {} }}\nMOTION\n"
+    text += "Frames: 1\nFrame Time: 1\n90 3 1 2"
+    motion = parse_bvh(text.format(joint.format("0 0 0")).encode())
+    np.testing.assert_allclose(motion.positions()[0], [[5, 0, 0], [3, 1, 3], [1, 2, 6]], atol=1e-12)
+    with pytest.raises(ValueError, match="joint 'a' has a position that changes, and an offset"):
+        parse_bvh(text.format(joint.format("0 0 1")).encode())

@@ -16,9 +16,10 @@ from ppln.datasets.synthetic.people.bvh import parse_bvh
 from ppln.datasets.synthetic.people.clips import windows
 from ppln.datasets.synthetic.people.gestures import GESTURES, RATE_HZ, make_motion
 from ppln.datasets.synthetic.people.people import MADE, People, person_of, split_people
-from ppln.datasets.synthetic.people.person import JOINTS, RADII, Track, make_track
+from ppln.datasets.synthetic.people.person import RADII, Track, make_track
 from ppln.events import Recording
 from ppln.events.simulate import EventCamera, simulate_histogram
+from ppln.protocols import JOINT_NAMES
 
 CMU = Path(__file__).parents[4] / "../shared/data/mocap/cmu_bvh.zip"
 needs_cmu = pytest.mark.skipif(not CMU.exists(), reason="the CMU clips are not there")
@@ -37,7 +38,7 @@ def samples(people):
 
 
 def joint(name):
-    return JOINTS.index(name)
+    return JOINT_NAMES.index(name)
 
 
 def test_shapes(people, samples):

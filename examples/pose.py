@@ -1,0 +1,41 @@
+"""Write recordings to try `ppln pose` on: of a synthetic person that no network was trained on, by cameras 2
+and 3 of DHP19.
+
+They have events, pictures, and the true joints, so that the command tells its error:
+
+    python examples/pose.py --out out --person 3 --seconds 4
+    ppln pose out/camera2.h5 out/camera3.h5 -o out/joints.mp4 --network runs/pose
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from ppln.datasets.synthetic.people import People
+from ppln.datasets.views import CAMERAS
+from ppln.events.io import native
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the recordings")
+    parser.add_argument("--person", type=int, default=0, help="which sample of the test split")
+    parser.add_argument("--seconds", type=float, default=4, help="how long")
+    parser.add_argument("--height", type=int, default=260, help="of the cameras, in pixels")
+    parser.add_argument("--motions", type=Path, help="recorded motions, a folder or zip of BVH files")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    size = args.height, round(args.height * 346 / 260)
+    people = People("test", size=size, cameras=CAMERAS, motions=args.motions, length=args.person + 1)
+    report = {}
+    for camera in CAMERAS:
+        recording = people.recording(args.person, camera=camera, seconds=args.seconds)
+        file = args.out / f"camera{camera}.h5"
+        counts = native.write_recording(recording, file, overwrite=True)
+        report[file.name] = {"frames": counts.frames, "events": counts.events}
+    (args.out / "pose.json").write_text(json.dumps(report, indent=2) + "\n")
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

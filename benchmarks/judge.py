@@ -1,0 +1,139 @@
+"""How real do `people` look to a network that knows only real recordings, that of DHP19's makers?
+
+    python benchmarks/judge.py benchmarks/results/judge.json --network DHP_CNN.model --motions cmu_bvh.zip \\
+        --pictures out/judge
+
+error_px    from where the network sees a joint to where it is, in the picture; of joints that lie in it
+away_px     median of (column, row) of that: what all are off by is a convention, or a fault of the body
+confidence  the largest value of a heat map; the network was trained towards 1
+nearest     the joint of ours that an output is nearest to, by the median over frames
+mirrored_px median error where pictures are mirrored, of joints mirrored as well
+active      share of an event frame's pixels that have an event; value: mean of these; full: share at 1
+split train: people that `people` was made to look real with; test: others. Nothing learns from the answers.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ppln.datasets.source import PoseSample
+from ppln.datasets.synthetic.people.person import JOINTS
+from ppln.engine import provenance
+from ppln.image_files import png
+from ppln.protocols import EVENT_FRAMES
+from ppln.tasks import Batch, Pose
+from ppln.tasks.dhp19_network import read_dhp19_network
+from ppln.tasks.pose import CAMERAS, peaks
+
+ROWS = torch.arange(0, EVENT_FRAMES, 3)  # of a sample's frames; those between are much like them
+QUANTILES = (0.05, 0.5, 0.95)
+AT_ONCE = 4  # samples
+
+
+def ask(network: nn.Module, samples: PoseSample, task: Pose) -> tuple[Tensor, Tensor, Batch]:
+    """-> heat maps [B, T, V, J, H, W], the true pixels [B, T, V, J, 2], and what was asked"""
+    true = samples.joints_px.transpose(1, 2)[:, ROWS]
+    times = torch.linspace(0, 1, EVENT_FRAMES)[ROWS].expand(len(true), -1)
+    joints = {"joints_px": true, "joints_mm": samples.joints_mm[:, ROWS]}
+    batch = Batch(samples.dvs, times, torch.empty(0), joints)
+    return task.predict(network, batch), true, batch
+
+
+def inside(places: Tensor, task: Pose) -> Tensor:
+    limit = torch.tensor([task.width, task.height]) - 0.5
+    return ((places > -0.5) & (places < limit)).all(-1)
+
+
+def middle(values: NDArray) -> dict[str, float]:
+    return {"median": float(np.nanmedian(values)), "mean": float(np.nanmean(values))}
+
+
+@torch.no_grad()
+def judge(network: nn.Module, task: Pose, split: str, count: int, pictures: Path | None) -> dict[str, Any]:
+    source = task.source(split)
+    found, true, confidence, mirrored, frames, subjects = ([] for _ in range(6))
+    rows: list[dict[str, Tensor]] = []
+    for first in range(0, count, AT_ONCE):
+        samples = source.batch(range(first, min(first + AT_ONCE, count)))
+        maps, places, batch = ask(network, samples, task)
+        pixels, sure = peaks(maps)
+        rows.append(task.judge(maps, batch))
+        found.append(pixels)
+        true.append(places)
+        confidence.append(sure)
+        frames.append(samples.dvs[:, :, ROWS].transpose(1, 2))
+        subjects.append(samples.subject)
+        if pictures:
+            (pictures / f"{split}-{first:03}.png").write_bytes(png(task.picture(maps, batch)))
+        column, row = peaks(task.predict(network, batch._replace(x=batch.x.flip(-1))))[0].unbind(-1)
+        mirrored.append(torch.stack([task.width - 1 - column, row], -1)[..., swapped(), :])
+    places, seen = torch.cat(true).double(), torch.cat(found)
+    away = torch.where(inside(places, task)[..., None], seen - places, torch.nan)
+    error = away.norm(dim=-1).numpy()  # [B, T, V, J]
+    sure, dvs, who = torch.cat(confidence).numpy(), torch.cat(frames), torch.cat(subjects)
+    between = (seen[..., :, None, :] - places[..., None, :, :]).norm(dim=-1).flatten(0, 2).median(0).values
+    active = (dvs > 0).double().mean((-2, -1)).flatten().numpy()
+    columns = {key: torch.cat([row[key] for row in rows]).double().numpy() for key in rows[0]}
+    return {
+        "samples": count,
+        "error_px": middle(error),
+        "error_px_camera": {str(n): middle(error[:, :, v]) for v, n in enumerate(CAMERAS)},
+        "error_px_joint": {
+            name: {str(n): middle(error[:, :, v, j]) for v, n in enumerate(CAMERAS)}
+            for j, name in enumerate(JOINTS)
+        },
+        "away_px": {
+            name: {
+                str(n): np.nanmedian(away[:, :, v, j].flatten(0, 1).numpy(), 0).tolist()
+                for v, n in enumerate(CAMERAS)
+            }
+            for j, name in enumerate(JOINTS)
+        },
+        "error_px_subject": {str(int(n)): middle(error[who.numpy() == int(n)]) for n in who.unique()},
+        "error_px_sure": middle(error[sure > 0.3]),
+        "sure": float((sure > 0.3).mean()),
+        "error_mm": task.summarize(columns)["mpjpe_mm"],
+        "confidence": {name: float(np.median(sure[..., j])) for j, name in enumerate(JOINTS)},
+        "confidence_all": float(np.median(sure)),
+        "nearest": {name: JOINTS[int(between[j].argmin())] for j, name in enumerate(JOINTS)},
+        "mirrored_px": float((torch.cat(mirrored) - places).norm(dim=-1).median()),
+        "active": np.quantile(active, QUANTILES).tolist(),
+        "value": float(dvs[dvs > 0].double().mean()),
+        "full": float((dvs[dvs > 0] == 1).double().mean()),
+    }
+
+
+def swapped() -> list[int]:
+    """The numbers of joints, left for right"""
+    other = {"left": "right", "right": "left"}
+    return [JOINTS.index(" ".join(other.get(word, word) for word in name.split())) for name in JOINTS]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--network", type=Path, required=True)
+    parser.add_argument("--motions", type=Path, required=True)
+    parser.add_argument("--splits", nargs="+", default=["train", "test"])
+    parser.add_argument("--samples", type=int, default=48)
+    parser.add_argument("--pictures", type=Path, help="a folder for pictures of its joints over ours")
+    given = parser.parse_args()
+    if given.pictures:
+        given.pictures.mkdir(parents=True, exist_ok=True)
+    task = Pose(motions=given.motions, train_samples=given.samples, test_samples=given.samples)
+    network = read_dhp19_network(given.network)
+    found = {split: judge(network, task, split, given.samples, given.pictures) for split in given.splits}
+    for split, values in found.items():
+        print(split, values["error_px"], "confidence", round(values["confidence_all"], 2), values["nearest"])
+    content = {"about": provenance.about(command=False), "found": found}
+    given.out.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

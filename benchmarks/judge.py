@@ -76,7 +76,7 @@ def judge(network: nn.Module, task: Pose, split: str, count: int, pictures: Path
     places, seen = torch.cat(true).double(), torch.cat(found)
     away = torch.where(inside(places, task)[..., None], seen - places, torch.nan)
     error = away.norm(dim=-1).numpy()  # [B, T, V, J]
-    sure, dvs, who = torch.cat(confidence).numpy(), torch.cat(frames), torch.cat(subjects)
+    certain, dvs, who = torch.cat(confidence).numpy(), torch.cat(frames), torch.cat(subjects)
     between = (seen[..., :, None, :] - places[..., None, :, :]).norm(dim=-1).flatten(0, 2).median(0).values
     active = (dvs > 0).double().mean((-2, -1)).flatten().numpy()
     columns = {key: torch.cat([row[key] for row in rows]).double().numpy() for key in rows[0]}
@@ -96,11 +96,11 @@ def judge(network: nn.Module, task: Pose, split: str, count: int, pictures: Path
             for j, name in enumerate(JOINTS)
         },
         "error_px_subject": {str(int(n)): middle(error[who.numpy() == int(n)]) for n in who.unique()},
-        "error_px_sure": middle(error[sure > 0.3]),
-        "sure": float((sure > 0.3).mean()),
+        "error_px_sure": middle(error[certain > 0.3]),
+        "sure": float((certain > 0.3).mean()),
         "error_mm": task.summarize(columns)["mpjpe_mm"],
-        "confidence": {name: float(np.median(sure[..., j])) for j, name in enumerate(JOINTS)},
-        "confidence_all": float(np.median(sure)),
+        "confidence": {name: float(np.median(certain[..., j])) for j, name in enumerate(JOINTS)},
+        "confidence_all": float(np.median(certain)),
         "nearest": {name: JOINTS[int(between[j].argmin())] for j, name in enumerate(JOINTS)},
         "mirrored_px": float((torch.cat(mirrored) - places).norm(dim=-1).median()),
         "active": np.quantile(active, QUANTILES).tolist(),

@@ -12,8 +12,8 @@ import json
 from pathlib import Path
 
 from ppln.datasets.synthetic.people import People
-from ppln.datasets.views import CAMERAS
 from ppln.events.io import native
+from ppln.protocols import CAMERAS
 
 
 def main() -> None:

@@ -20,12 +20,13 @@ from ppln.tasks.pose import heat_maps
 SIZE = (64, 86)
 PER_FRAME = 2 * 459  # 7,500 of 260 x 346 pixels, for two cameras
 SECONDS = 2.0
+SAMPLE = 7  # of the test split: one with enough going on
 
 
 @cache
 def recordings() -> tuple[Recording, ...]:
-    people = People("test", size=SIZE, cameras=CAMERAS, length=1)
-    return tuple(people.recording(0, camera=camera, seconds=SECONDS) for camera in CAMERAS)
+    people = People("test", size=SIZE, cameras=CAMERAS, length=SAMPLE + 1)
+    return tuple(people.recording(SAMPLE, camera=camera, seconds=SECONDS) for camera in CAMERAS)
 
 
 def write(folder: Path) -> list[Path]:

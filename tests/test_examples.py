@@ -119,7 +119,7 @@ def test_a_recording_of_a_tub_to_steer(tmp_path):
 
 
 def test_recordings_of_a_person_to_find_joints_in(tmp_path):
-    report = make_recordings("pose", tmp_path, "--height", "64", "--seconds", "1.2")
+    report = make_recordings("pose", tmp_path, "--height", "64", "--person", "3", "--seconds", "1.2")
     paths = [tmp_path / "camera2.h5", tmp_path / "camera3.h5"]
     assert all(report[path.name]["events"] > 1000 for path in paths)
     skeletons = list(Joints(ppln.create_model("pose-ppln"), open_views(paths), fps=10))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ppln.datasets.synthetic.people.bvh import Motion
-from ppln.datasets.synthetic.people.person import RADII, Track, make_track
+from ppln.datasets.synthetic.people.person import CHEST, RADII, Track, make_track
 
 LONGEST_S = 3.0  # of a window
 LAG_S = 0.05  # over which a motion is measured: within less, it may be the noise of the measurement
@@ -29,7 +29,7 @@ class Placement(NamedTuple):
     frame: Tensor  # [B] of the clip, at time 0
     span_s: Tensor  # [B] how long it takes
     stature: Tensor  # [B]
-    yaw: Tensor  # [B] 0: looks along -y
+    yaw: Tensor  # [B] that the motion is turned by
     place: Tensor  # [B, 2] in the middle of the span
     drift: Tensor  # [B, 2] mm/s there; it turns around, and as many mm are the most
 
@@ -79,6 +79,13 @@ class Clips:
     def left_s(self, clip: int, frame: int) -> float:
         """How long a clip goes on."""
         return float("inf") if self.loop else float((self.length[clip] - 1 - frame) / self.rate[clip])
+
+    def facing(self, placement: Placement) -> Tensor:
+        """The yaw [B] by which somebody looks along -y, on average over the chest and the span."""
+        times_s = placement.span_s[:, None] * torch.linspace(0, 1, 9, dtype=torch.float64)
+        placement = placement._replace(yaw=torch.zeros_like(placement.stature))
+        ahead = self.at(placement, times_s)[2][:, :, CHEST].mean((1, 2))  # [B, 3]
+        return torch.atan2(-ahead[:, 0], -ahead[:, 1])
 
     def at(self, placement: Placement, times_s: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Bodies at times [B, S] -> start, end, side [B, S, K, 3] of capsules; joints [B, S, 13, 3]; mm"""

@@ -30,6 +30,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
 from ppln import geometry
@@ -40,18 +41,27 @@ from ppln.datasets.synthetic.people.body import Bodies, MovingPart, render
 from ppln.datasets.synthetic.people.bvh import list_bvh, read_bvh_folder
 from ppln.datasets.synthetic.people.clips import Clips, Placement
 from ppln.datasets.synthetic.people.gestures import GESTURES, make_motion
-from ppln.datasets.synthetic.people.person import RADII, floor_of, make_lamps, make_room, make_textures
+from ppln.datasets.synthetic.people.movements import movement_of
+from ppln.datasets.synthetic.people.person import (
+    RADII,
+    floor_of,
+    make_lamps,
+    make_room,
+    make_textures,
+)
 from ppln.events.events import Events, whole
 from ppln.events.recording import Frames, Recording, Signal
 from ppln.events.simulate import EventCamera, simulate_events, simulate_histogram
-from ppln.protocols import EVENT_FRAMES
+from ppln.protocols import EVENT_FRAMES, JOINTS
 
 MADE = {"train": range(16), "val": range(16, 19), "test": range(19, 24)}  # numbers of made people
 # DHP19's tool takes out events that have no neighbours: noise. So this camera has none.
 CAMERA = EventCamera(0.25, threshold_spread=0, leak_rate_hz=0, shot_noise_hz=0)
 RESERVE = 1.5  # steps that are drawn, for each that should be enough
 EVENTS_PER_AREA = 28_000  # of a camera as above with threshold 1, for each stature^2 that a body sweeps over
+YAW = 0.25  # deviation; as DHP19's people, who look along -y, between cameras 2 and 3
 TRIES = 16  # motions and places, until all cameras see all of the body
+MARGIN = 40  # mm, between a marker and the edge of a picture
 LABEL_US = 10_000  # from label to label of a recording, and
 FRAME_US = 40_000  # from picture to picture
 
@@ -106,7 +116,7 @@ class People(Dataset[PoseSample]):
         self.radius = RADII * build * self.stature[:, None]  # [clips, K]
         people = [person_of(name) for name in self.clips.names]
         self.subject = torch.tensor([int(name) if name.isdecimal() else -1 for name in people])  # [clips]
-        self.movement = torch.full_like(self.subject, -1)  # [clips]
+        self.movement = torch.tensor([movement_of(name) for name in self.clips.names])  # [clips]
 
     def __len__(self) -> int:
         return self.length
@@ -222,19 +232,23 @@ class People(Dataset[PoseSample]):
             frame,
             span_s,
             self.stature[clip],
-            draws.uniform(-torch.pi, torch.pi, TRIES),
+            YAW * draws.normal(TRIES),
             draws.uniform(-1, 1, TRIES, 2) * torch.tensor([250, 300]),
             draws.normal(TRIES, 2) * 80,
         )
         flat = Placement(*(field.flatten(0, 1) for field in tries))
+        tries = tries._replace(yaw=(flat.yaw + self.clips.facing(flat)).view(clip.shape))
+        flat = flat._replace(yaw=tries.yaw.flatten())
         times_s = flat.span_s[:, None] * torch.linspace(0, 1, 16, dtype=torch.float64)
-        ends = self.clips.at(flat, times_s)[1][:, None]  # [B TRIES, 1, 16, K, 3]
+        _, ends, _, markers = self.clips.at(flat, times_s)
+        points = torch.cat([ends, markers], -2)[:, None]  # [B TRIES, 1, 16, K + 13, 3]
         P = self.four[:, None, None]
-        pixels, depth = geometry.project(P, ends), geometry.depth(P, ends)
+        pixels, depth = geometry.project(P, points), geometry.depth(P, points)
         edge = torch.tensor([self.size.width - 1, self.size.height - 1])
         inside = torch.minimum(pixels, edge - pixels).amin(-1)
         # A focal length is about the width of a picture.
-        inside = inside - self.size.width * self.radius[flat.clip][:, None, None] / depth
+        radius = pad(self.radius[flat.clip], (0, JOINTS), value=MARGIN)[:, None, None]
+        inside = inside - self.size.width * radius / depth
         inside = inside.flatten(1).amin(1).view(clip.shape)
         first = torch.where((inside > 0).any(1), (inside > 0).int().argmax(1), inside.argmax(1))
         return Placement(*(field[torch.arange(len(chosen)), first] for field in tries))

@@ -16,12 +16,6 @@ from ppln.datasets.draws import Draws
 from ppln.datasets.synthetic.people.bvh import Motion
 from ppln.protocols import JOINTS
 
-_PARTS = ("Arm", "ForeArm", "UpLeg", "Hand", "Leg", "Foot")
-_LABELS = (
-    {"Head": 0.3, "Head.end": 0.7},
-    *({side + part: 1.0} for part in _PARTS for side in ("Right", "Left")),
-)
-
 
 class _Capsule(NamedTuple):
     start: dict[str, float]  # weights of joints
@@ -45,7 +39,7 @@ _LEFT = (
     _Capsule({"LeftUpLeg": 1}, {"LeftLeg": 1}, 76, "LeftUpLeg", "trousers"),
     _Capsule({"LeftLeg": 1}, {"LeftFoot": 1}, 52, "LeftLeg", "shin"),
     _Capsule(
-        {"LeftFoot": 0.75, "LeftToeBase": 0.25},
+        {"LeftFoot": 1.32, "LeftToeBase": -0.25, "LeftLeg": -0.07},
         {"LeftToeBase": 0.5, "LeftToeBase.end": 0.5},
         38,
         "LeftFoot",
@@ -70,6 +64,43 @@ _RIGHT = tuple(
     for c in _LEFT
 )
 CAPSULES = (*_MIDDLE, *_LEFT, *_RIGHT)
+CHEST = [k for k, c in enumerate(CAPSULES) if c.follows in ("Spine1", "Hips")]
+
+
+class _Marker(NamedTuple):
+    """On a capsule, whose axis leads from start to end. Lengths in mm, of somebody 1750 mm tall."""
+
+    follows: str  # the capsule, by this
+    cloth: str  # and this
+    share: float  # of the axis
+    along: float  # further along it
+    ahead: float  # towards its side
+    across: float  # of one that leads down, to the left; of one that leads to the right, down
+
+
+_LEFT_MARKERS = (
+    _Marker("Spine1", "yoke", 0, 15, 0, -70),  # on the shoulder blade's end, above the joint
+    _Marker("LeftArm", "shirt", 1, -30, -35, 20),
+    _Marker("Hips", "seat", 0, -45, 40, -80),  # on the pelvis, in front
+    _Marker("LeftForeArm", "sleeve", 1, -10, 10, 40),  # on the back of the wrist
+    _Marker("LeftUpLeg", "trousers", 1, -10, 80, 0),  # on the knee
+    _Marker("LeftFoot", "shoe", 1, 15, 35, 0),  # on the toes
+)
+
+
+def _markers() -> tuple[_Marker, ...]:
+    """In the order of protocols.JOINT_NAMES: the right one of each pair first."""
+    pairs = []
+    for left in _LEFT_MARKERS:
+        if "Left" in left.follows:
+            right = left._replace(follows=left.follows.replace("Left", "Right"), across=-left.across)
+        else:
+            right = left._replace(share=1 - left.share, along=-left.along)
+        pairs += [right, left]
+    return _Marker("Head", "head", 1, 88 + 20, 0, 0), *pairs  # on a cap
+
+
+MARKERS = _markers()
 RADII = torch.tensor([c.radius for c in CAPSULES], dtype=torch.float64) / 1750  # [K] statures
 SOLE = 38 / 1750  # statures, below the joints of a foot
 TEXELS = 24  # rows and columns of a texture
@@ -83,7 +114,7 @@ class Track(NamedTuple):
     start: NDArray[np.float32]  # [F, K, 3]
     end: NDArray[np.float32]  # [F, K, 3]
     side: NDArray[np.float32]  # [F, K, 3] of length 1
-    joints: NDArray[np.float32]  # [F, 13, 3]
+    joints: NDArray[np.float32]  # [F, 13, 3] where the markers are
 
     def flat(self) -> NDArray[np.float32]:
         """[F, (3 K + 13) 3]"""
@@ -107,8 +138,11 @@ def make_track(motion: Motion, loops: bool) -> Track:
         raise ValueError(f"there are no joints {', '.join(missing)}; skeletons are those of CMU's BVH files")
     stature = _stature(motion)
     for side in ("Left", "Right"):
+        hand, elbow = f"{side}Hand", f"{side}ForeArm"
+        if f"{side}FingerBase" in where:
+            # CMU's forearms have two bones, and of the second, half as long, these files know only the turn.
+            where[hand] = 1.5 * where[hand] - 0.5 * where[elbow]
         # The fingers of CMU's files are not measured: the hand goes on as the forearm would.
-        hand = f"{side}Hand"
         ahead = motion.offsets[motion.index(hand)]
         where[f"{hand}.tip"] = where[hand] + turned[hand] @ (ahead / np.linalg.norm(ahead) * 0.05 * stature)
 
@@ -127,11 +161,26 @@ def make_track(motion: Motion, loops: bool) -> Track:
 
     # The middle of a texture looks ahead; that of a foot, which points ahead, up.
     across = np.stack([turned[c.follows][:, :, 1 if c.cloth == "shoe" else 2] for c in CAPSULES], 1)
-    start, end, joints = (
+    start, end = (
         upright((points(list(w)) - origin[:, None]) / stature)
-        for w in ((c.start for c in CAPSULES), (c.end for c in CAPSULES), _LABELS)
+        for w in ((c.start for c in CAPSULES), (c.end for c in CAPSULES))
     )
-    return Track(start, end, upright(across), joints)
+    ahead = upright(across)
+    return Track(start, end, ahead, _marked(start, end, ahead))
+
+
+def _marked(
+    start: NDArray[np.float32], end: NDArray[np.float32], side: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Where markers are on capsules [F, K, 3] -> [F, 13, 3]"""
+    which = [[(c.follows, c.cloth) for c in CAPSULES].index(m[:2]) for m in MARKERS]
+    start, axis, side = start[:, which], (end - start)[:, which], side[:, which]
+    share, *offsets = np.array([m[2:] for m in MARKERS], np.float32).T[:, :, None]
+    along = axis / np.linalg.norm(axis, axis=-1, keepdims=True)
+    across = np.cross(side, along)
+    across /= np.linalg.norm(across, axis=-1, keepdims=True)
+    frame = along, np.cross(along, across), across
+    return start + share * axis + sum(mm / 1750 * v for mm, v in zip(offsets, frame, strict=True))
 
 
 def _stature(motion: Motion) -> float:

@@ -12,11 +12,12 @@ from torch.utils.data import DataLoader
 from ppln import geometry
 from ppln.datasets.dhp19_frames import normalize_counts
 from ppln.datasets.synthetic.people import people as module
-from ppln.datasets.synthetic.people.bvh import parse_bvh
+from ppln.datasets.synthetic.people.bvh import list_bvh, parse_bvh
 from ppln.datasets.synthetic.people.clips import windows
 from ppln.datasets.synthetic.people.gestures import GESTURES, RATE_HZ, make_motion
+from ppln.datasets.synthetic.people.movements import MOVEMENTS, movement_of
 from ppln.datasets.synthetic.people.people import MADE, People, person_of, split_people
-from ppln.datasets.synthetic.people.person import RADII, Track, make_track
+from ppln.datasets.synthetic.people.person import RADII, Track, _marked, make_track
 from ppln.events import Recording
 from ppln.events.simulate import EventCamera, simulate_histogram
 from ppln.protocols import JOINT_NAMES
@@ -50,6 +51,9 @@ def test_shapes(people, samples):
     assert samples.subject.shape == samples.movement.shape == (6,)
     assert [part.dtype for part in samples] == [torch.float32] * 3 + [torch.int64] * 4
     assert set(samples.subject.tolist()) <= set(MADE["val"])
+    clips = people.placement(range(6)).clip
+    gestures = [people.clips.names[clip].partition("_")[2] for clip in clips]
+    assert [MOVEMENTS[number] for number in samples.movement] == [f"made {name}" for name in gestures]
     assert (samples.dvs.min(), samples.dvs.max()) == (0, 1)
     assert len(people) == 10_000
     assert people[3].dvs.shape == (4, 10, *SMALL)
@@ -97,7 +101,8 @@ def test_gestures_loop(gesture):
 def test_gestures_are_what_they_are_called():
     def high(name, person=5):
         track = make_track(make_motion(person, name), loops=True).joints[..., 2]
-        return track[:, [joint("left hand"), joint("right hand")]].max(0), track[:, joint("head")]
+        skull = track[:, joint("head")] - 150 / 1750  # the marker is on top of it
+        return track[:, [joint("left hand"), joint("right hand")]].max(0), skull
 
     assert min(high("wave")[0]) > high("wave")[1].max()
     assert min(high("jacks")[0]) > high("jacks")[1].max()
@@ -118,6 +123,40 @@ def test_joints_are_within_the_body(people):
     sample, view = torch.arange(8)[:, None, None], torch.arange(4)[:, None]
     assert silhouette[sample, view, v, u].all()
     assert 0.03 < silhouette.mean() < 0.3
+
+
+def test_people_look_along_minus_y(people):
+    """As DHP19's, between cameras 2 and 3, give or take."""
+    placement = people.placement(range(100))
+    joints = people.clips.at(placement, placement.span_s[:, None] * torch.linspace(0, 1, 9))[3]
+    left = joints[:, :, [joint("left shoulder"), joint("left hip")]]
+    across = (left - joints[:, :, [joint("right shoulder"), joint("right hip")]]).mean((1, 2))
+    ahead = torch.atan2(across[:, 1], across[:, 0])  # 0 along -y
+    assert abs(ahead.mean()) < 0.1
+    assert 0.15 < ahead.std() < 0.35
+
+
+def test_markers_turn_with_the_body():
+    """A body turned as a whole by any rotation has its markers turned with it."""
+    track = make_track(make_motion(4, "punch"), loops=True)
+    random = np.random.default_rng(3)
+    turn, _ = np.linalg.qr(random.normal(size=(3, 3)))
+    turn *= np.linalg.det(turn)
+    parts = [(part @ turn).astype(np.float32) for part in (track.start, track.end, track.side)]
+    np.testing.assert_allclose(_marked(*parts), track.joints @ turn, atol=1e-5)
+
+
+def test_markers_are_on_the_skin():
+    """Of some capsule, give or take the thickness of a shoe and of a marker."""
+    for gesture in ("walk", "wave", "squat"):
+        track = make_track(make_motion(4, gesture), loops=True)
+        axis = track.end - track.start
+        away = track.joints[:, :, None] - track.start[:, None]  # [F, 13, K, 3]
+        share = ((away * axis[:, None]).sum(-1) / (axis**2).sum(-1)[:, None]).clip(0, 1)
+        gap = np.linalg.norm(away - share[..., None] * axis[:, None], axis=-1) - RADII.numpy()
+        nearest = 1750 * gap.min(-1)  # [F, 13] mm from the body's surface; below 0: within
+        assert nearest.min() > -40
+        assert nearest.max() < 30
 
 
 def test_labels_are_means_of_their_frames(people, samples):
@@ -165,20 +204,22 @@ def test_counting_is_that_of_the_events(people):
 
 
 def test_events_are_where_limbs_move(people):
+    """In frames where the foot that kicks is not seen beside the one that stands."""
     names = people.clips.names
     placement = people.placement(range(300))
-    index = next(i for i in range(300) if names[int(placement.clip[i])].endswith("kick"))
-    sample = people[index]
-    path = sample.joints_mm.diff(dim=0).norm(dim=-1).sum(0)
-    still, moving = sorted(("left foot", "right foot"), key=lambda name: float(path[joint(name)]))
+    kicks = [i for i in range(300) if names[int(placement.clip[i])].endswith("kick")][:3]
     v, u = torch.meshgrid(torch.arange(SMALL[0]), torch.arange(SMALL[1]), indexing="ij")
-
-    def events_near(name):
-        at = sample.joints_px[:, :, joint(name)]  # [C, T, 2]
-        near = (torch.stack([u, v], -1) - at[:, :, None, None]).norm(dim=-1) < 5
-        return (sample.dvs * near).sum()
-
-    assert events_near(moving) > 4 * events_near(still)
+    events = torch.zeros(2)
+    for sample in map(people.__getitem__, kicks):
+        path = sample.joints_mm.diff(dim=0).norm(dim=-1).sum(0)
+        feet = sorted((joint("left foot"), joint("right foot")), key=lambda foot: float(path[foot]))
+        at = sample.joints_px[:, :, feet]  # [C, T, 2 feet, 2]
+        near = (torch.stack([u, v], -1) - at[..., None, None, :]).norm(dim=-1) < 5
+        apart = (at[:, :, 0] - at[:, :, 1]).norm(dim=-1) > 10
+        assert apart.any()
+        events += (sample.dvs[:, :, None] * near)[apart].sum((0, 2, 3))
+    still, moving = events
+    assert moving > 4 * still
 
 
 def test_nothing_moves_nothing_fires(people):
@@ -287,11 +328,35 @@ def test_nobody_is_in_two_splits():
     assert person_of("118_03") == "118"
 
 
+def test_movements():
+    assert len(set(MOVEMENTS)) == len(MOVEMENTS) == 15 + len(GESTURES)
+    assert [MOVEMENTS[movement_of(name)] for name in ("02_01", "118_30", "22_15", "19_kick", "03_walk")] == [
+        *("walk", "jump", "jumping jacks", "made kick", "made walk")
+    ]
+    assert [movement_of(name) for name in ("02_99", "walk", "2_01", "somebody_flies")] == [-1] * 4
+
+
+@needs_cmu
+def test_every_clip_at_hand_has_a_movement():
+    """And where CMU's index has the very word, it is that."""
+    index = (CMU.parent / "cmu-mocap-index-text.txt").read_text(errors="replace")
+    words = dict(line.split("\t", 1) for line in index.splitlines() if "\t" in line)
+    for name in list_bvh(CMU):
+        movement = MOVEMENTS[movement_of(name)]
+        assert movement_of(name) >= 0, name
+        told = words[name].strip().lower()
+        for word in ("walk", "run", "jump", "climb"):
+            if told.split("/")[0].removeprefix("forward ").removeprefix("slow ") == word:
+                assert movement == word, (name, told)
+
+
 @needs_cmu
 def test_measured_motions():
     measured = People("test", motions=CMU, size=SMALL)
     assert {person_of(name) for name in measured.clips.names} == {"09", "16", "49"}
     sample = measured.batch([0, 1])
+    clips = measured.placement([0, 1]).clip
+    assert sample.movement.tolist() == [movement_of(measured.clips.names[clip]) for clip in clips]
     assert (sample.events > 0).double().mean() > 0.8
     placement = measured.placement(range(60))
     times = placement.span_s[:, None] * torch.linspace(0, 1, 7)

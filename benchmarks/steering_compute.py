@@ -67,6 +67,7 @@ def measured(
 
 def draw(path: Path, study: Any, found: dict[str, dict[str, float]], where: str) -> None:
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator
 
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True, layout="constrained")
     for axis, name, label in zip(
@@ -77,6 +78,9 @@ def draw(path: Path, study: Any, found: dict[str, dict[str, float]], where: str)
             axis.plot(of[name], of["rmse_deg"], "o", color=colour)
             axis.annotate(key, (of[name], of["rmse_deg"]), (4, 4), textcoords="offset points", fontsize=8)
         axis.set_xscale("log")
+        axis.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("{x:g}")
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("RMSE in degrees, mean over seeds")
@@ -96,7 +100,7 @@ def main(study: str, out: Path, picture: Path | None, size: list[int], rounds: i
         values["rmse_deg"] = errors[key]
         print(f"{key:24}{values['gflop']:8.3f} GFLOP{values['ms']:8.2f} ms{values['rmse_deg']:8.2f} degrees")
     where = (
-        torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+        torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     about = provenance.about(command=False)

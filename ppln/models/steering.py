@@ -2,12 +2,17 @@
 
 The networks over ten rows take x [B, 20, H, W]: channels 0..9 are the frames (APS), 10..19 the event
 frames (DVS), each oldest first and scaled to [0, 1]. With inputs="frames" or "events" they take only those,
-x [B, 10, H, W]. They give [B], or [B, T] for t [B, T]. Any image size will do, since the trunk ends in a mean
-over the image; the paper's is 128 x 172.
+x [B, 10, H, W]. They give degrees [B], or [B, T] for t [B, T]. Any image size will do, since the trunk ends
+in a mean over the image; the paper's is 128 x 172.
+
+All have the option unit_deg: how many degrees an output of 1 of the last layer is. It is 1 in the paper. But
+the wheel turns by tens of degrees, and new layers begin with outputs of about 1: with the deviation of the
+angles, such as 15, networks need not first learn that scale, and PP layers may rise by more than a degree.
 
 Dimensions: B batch, T time stamps, H x W image.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Literal, cast
@@ -37,6 +42,12 @@ def _several(outputs: int) -> int:
     if outputs < 2:
         raise ValueError(f"outputs must be 2 or more, for the first and the last time stamp, got {outputs}")
     return outputs
+
+
+def _unit(unit_deg: float) -> float:
+    if not 0 < unit_deg < math.inf:
+        raise ValueError(f"unit_deg must be above 0 and finite, got {unit_deg}")
+    return unit_deg
 
 
 def _check(x: Tensor, channels: int) -> None:
@@ -109,15 +120,15 @@ class SteeringHu(nn.Module):
 
     first_time = 0  # of those that t may be; -1 for the authors' checkpoints
 
-    def __init__(self, *, inputs: _Inputs = "both") -> None:
+    def __init__(self, *, inputs: _Inputs = "both", unit_deg: float = 1.0) -> None:
         super().__init__()
-        self.inputs, self.in_channels = inputs, _channels(inputs)
+        self.inputs, self.in_channels, self.unit_deg = inputs, _channels(inputs), _unit(unit_deg)
         self.trunk = _Trunk(self.in_channels, (5, 5, 5))
         self.linear = nn.Linear(_FEATURES, 1)
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
         as_times(t, x.shape[0], x, low=self.first_time)
-        return repeat(self.linear(self.trunk(x)).squeeze(-1), t)
+        return repeat(self.unit_deg * self.linear(self.trunk(x)).squeeze(-1), t)
 
 
 class SteeringHuMod(nn.Module):
@@ -126,14 +137,14 @@ class SteeringHuMod(nn.Module):
     outputs: at another number of time stamps, evenly from 0 to 1.
     """
 
-    def __init__(self, *, inputs: _Inputs = "both", outputs: int = ROWS) -> None:
+    def __init__(self, *, inputs: _Inputs = "both", outputs: int = ROWS, unit_deg: float = 1.0) -> None:
         super().__init__()
-        self.inputs, self.in_channels = inputs, ROWS * _channels(inputs)
+        self.inputs, self.in_channels, self.unit_deg = inputs, ROWS * _channels(inputs), _unit(unit_deg)
         self.trunk = _Trunk(self.in_channels, (5, 5, 5))
         self.linear = nn.Linear(_FEATURES, _several(outputs))
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        return interpolate(self.linear(self.trunk(x)), t)
+        return interpolate(self.unit_deg * self.linear(self.trunk(x)), t)
 
 
 class _HeadBlock(nn.Module):
@@ -164,12 +175,13 @@ class _TrunkAndHead(nn.Module):
         width: int,
         outputs: int,
         linear: Callable[..., nn.Module],
+        unit_deg: float,
         more: int = 0,  # features that the head reads beside those of the trunk
         of_rows: int = ROWS,  # that the trunk reads at a time, if not one
     ) -> None:
         super().__init__()
         channels = _channels(inputs)
-        self.inputs, self.in_channels = inputs, ROWS * channels
+        self.inputs, self.in_channels, self.unit_deg = inputs, ROWS * channels, _unit(unit_deg)
         if rows:
             self.trunk: _Trunk = _RowTrunk(channels, (4, 4, 2), stride)
         else:
@@ -182,7 +194,7 @@ class _TrunkAndHead(nn.Module):
         y = F.relu(self.linear1(features, *t))
         for block in self.blocks:
             y = block(y, *t)
-        return self.linear3(y, *t)
+        return self.unit_deg * self.linear3(y, *t)
 
 
 class SteeringPPLN(_TrunkAndHead):
@@ -206,6 +218,7 @@ class SteeringPPLN(_TrunkAndHead):
         group: int = ROWS,
         semantics: Literal["paper", "released"] = "paper",
         linear: Callable[..., nn.Module] = PPLinear,
+        unit_deg: float = 1.0,
     ) -> None:
         if semantics not in ("paper", "released"):
             raise ValueError(f"semantics must be 'paper' or 'released', got {semantics!r}")
@@ -214,7 +227,7 @@ class SteeringPPLN(_TrunkAndHead):
         if semantics == "released":
             linear = ReleasedLinear
         linear = partial(linear, segments=segments, temperature=temperature, normalize=normalize)
-        super().__init__(inputs, rows, stride, 32, 1, linear, of_rows=group)
+        super().__init__(inputs, rows, stride, 32, 1, linear, unit_deg, of_rows=group)
         self.semantics, self.group = semantics, group
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
@@ -257,9 +270,15 @@ class SteeringPlain10(_TrunkAndHead):
     """
 
     def __init__(
-        self, *, inputs: _Inputs = "both", rows: bool = False, stride: int = 1, outputs: int = ROWS
+        self,
+        *,
+        inputs: _Inputs = "both",
+        rows: bool = False,
+        stride: int = 1,
+        outputs: int = ROWS,
+        unit_deg: float = 1.0,
     ) -> None:
-        super().__init__(inputs, rows, stride, _plain_width(rows), _several(outputs), nn.Linear)
+        super().__init__(inputs, rows, stride, _plain_width(rows), _several(outputs), nn.Linear, unit_deg)
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
         return interpolate(self.head(self.trunk(x)), t)
@@ -272,8 +291,10 @@ class SteeringPlainT(_TrunkAndHead):
     first layer.
     """
 
-    def __init__(self, *, inputs: _Inputs = "both", rows: bool = False, stride: int = 1) -> None:
-        super().__init__(inputs, rows, stride, _plain_width(rows), 1, nn.Linear, more=1)
+    def __init__(
+        self, *, inputs: _Inputs = "both", rows: bool = False, stride: int = 1, unit_deg: float = 1.0
+    ) -> None:
+        super().__init__(inputs, rows, stride, _plain_width(rows), 1, nn.Linear, unit_deg, more=1)
         # One feature among many, whose weights are small for their number: t would hardly be heard.
         nn.init.uniform_(cast(nn.Linear, self.linear1).weight[:, -1], -1, 1)
 

@@ -71,6 +71,19 @@ def test_a_trunk_for_every_row(inputs: str):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("name", NAMES)
+def test_an_output_may_be_many_degrees(name: str):
+    """For the last layer alone: weights of other units fit."""
+    model, scaled = made(name), made(name, unit_deg=15)
+    scaled.load_state_dict(model.state_dict())
+    x, t = some(model.in_channels), torch.rand(3, 5, dtype=torch.float64)
+    torch.testing.assert_close(scaled(x, t), 15 * model(x, t))
+    for wrong in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="unit_deg must be above 0 and finite, got"):
+            ppln.create_model(name, unit_deg=wrong)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("name", HEADS)
 def test_a_stride_reads_pictures_at_a_smaller_size(name: str):
     model, sizes = made(name, stride=2), []

@@ -66,7 +66,7 @@ def test_round_trip(dtype: str, tmp_path: Path):
     assert (card.name, card.parameters, card.dtype) == ("steering-ppln", 455_338, dtype)
     assert card.options == {
         **{"segments": 3, "temperature": 100.0, "normalize": True},
-        **{"inputs": "both", "rows": False, "stride": 1, "group": 10, "semantics": "paper"},
+        **{"inputs": "both", "rows": False, "stride": 1, "group": 10, "semantics": "paper", "unit_deg": 1.0},
     }
     assert card.metrics == CARD.metrics
     assert type(card.metrics[0]) is Measured

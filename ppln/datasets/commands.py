@@ -12,8 +12,7 @@ from ppln.datasets.folders import Done, OnDone, Preparation
 from ppln.datasets.prepare import prepare
 from ppln.datasets.source import SPLITS
 from ppln.datasets.windows import Split
-from ppln.errors import HELP, Help
-from ppln.events.io import printable
+from ppln.errors import HELP, Help, printable
 from ppln.options import Command, command
 from ppln.progress import Screen
 from ppln.protocols import FRAMES

@@ -40,7 +40,7 @@ PEAK = 255  # of a frame
 HELD_BYTES = 1 << 30  # of pictures that a process keeps: windows overlap, and are read again every epoch
 KINDS = {"aps": "u", "dvs": "i", "angle_deg": "f", "speed_kmh": "f", "t_us": "i", "run": "i", "split": "u"}
 
-BLOCK = 64  # rows
+BLOCK = 16  # rows
 
 T = TypeVar("T")
 Block = Mapping[str, NDArray]  # arrays of several rows, by the names of KINDS

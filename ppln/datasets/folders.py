@@ -272,10 +272,8 @@ def _do(job: _Job) -> Done | Exception:
     """Make a recording's file or find it made; an error of the recording is given back."""
     start = time.perf_counter()
     try:
-        size, digest = _fingerprint(job.source)
         made = job.overwrite or not job.target.exists()
-        if made:
-            _write(job, {"source": job.source.name, "source_bytes": size, "source_sha256": digest})
+        digest = _write(job) if made else _fingerprint(job.source)[1]
         entry, faults = _look(job, digest, made)
         if job.verify or not (made or job.sha256):  # of a file that no manifest lists, nothing is known
             faults += _differences(job)
@@ -301,15 +299,17 @@ def _fingerprint(source: Path) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def _write(job: _Job, origin: dict[str, Any]) -> None:
+def _write(job: _Job) -> str:
+    """Make a recording's file -> SHA-256 of the recording."""
     with put_in_place(job.target, overwrite=job.overwrite) as aside:
         # Few recordings have a count that needs 16 bits: those are begun again.
-        if not _fill(aside, job, origin, narrow=True):
-            _fill(aside, job, origin, narrow=False)
+        digest = _fill(aside, job, narrow=True) or _fill(aside, job, narrow=False)
+    assert digest is not None
+    return digest
 
 
-def _fill(path: Path, job: _Job, origin: dict[str, Any], *, narrow: bool) -> bool:
-    """Write all rows; False: a count of events does not fit the narrow type."""
+def _fill(path: Path, job: _Job, *, narrow: bool) -> str | None:
+    """Write all rows -> SHA-256 of the recording; None: a count of events does not fit the narrow type."""
     maker = job.maker
     done = 0
     added: Counter[str] = Counter()
@@ -322,7 +322,7 @@ def _fill(path: Path, job: _Job, origin: dict[str, Any], *, narrow: bool) -> boo
             if narrow:
                 small = counts.astype(NARROW[counts.dtype.name])
                 if not np.array_equal(small, counts):
-                    return False
+                    return None
                 block = {**block, maker.counts: small}
             for name, array in block.items():
                 if name not in file:
@@ -333,11 +333,13 @@ def _fill(path: Path, job: _Job, origin: dict[str, Any], *, narrow: bool) -> boo
                 file[name][done:] = array
             done += len(counts)
             check()
+        # Only now: all of a file is read for it, which may be a damaged one, of any size.
+        size, digest = _fingerprint(job.source)
+        origin = {"source": job.source.name, "source_bytes": size, "source_sha256": digest}
         # Text of fixed length lies in the header of its object, under its checksum.
-        about = {**maker.marks, **added}
-        for key, value in (about | origin).items():
+        for key, value in {**maker.marks, **added, **origin}.items():
             file.attrs[key] = np.bytes_(value.encode()) if isinstance(value, str) else value
-    return True
+    return digest
 
 
 def _look(job: _Job, source_sha256: str, made: bool) -> tuple[Any, list[str]]:

@@ -35,7 +35,7 @@ _COMMANDS = {
     ),
     "deblur": _Entry("make a sharp film of a recording's blurry frames", "films", "DeblurOptions", "run"),
     "steer": _Entry(
-        "tell how the wheel of a car is turned, as a film and a table, from a recording",
+        "find the angle of a car's steering wheel in a recording: as a film and a table",
         "steer_films",
         "SteerOptions",
         "run",
@@ -79,7 +79,10 @@ _COMMANDS = {
         "run",
     ),
     "reproduce": _Entry(
-        "train and evaluate again all methods that a study compares", "study.command", "asked_for", "run"
+        "repeat our comparisons: train and evaluate all methods again, and make the tables",
+        "study.command",
+        "asked_for",
+        "run",
     ),
     "bench": _Entry(
         "measure time and memory of layers and networks, beside the alternatives", "bench", "Bench", "show"

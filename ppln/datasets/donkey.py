@@ -51,7 +51,7 @@ GAP_US = 1_000_000
 STEP = 2  # rows from a training window to the next: they overlap
 MOST_BYTES = 1 << 26  # of a catalog, of which Donkeycar begins another after 1000 records; and of a picture
 MOST_US = 1 << 60  # what a clock may tell: sums and differences are of 64 bits, too
-MOST_PIXELS = 1 << 22  # of a picture: more than any Donkeycar's camera has
+MOST_PIXELS = 1 << 20  # of a picture: more than a Donkeycar's camera has
 TRAIN, VAL = 60, 10  # percent of a stretch; what is left is for testing
 PACKED = ("angle", "jpeg", "jpeg_offset", "timestamp_ms")
 TUB = (
@@ -131,7 +131,7 @@ class Donkey(DriveFolder):
                 name, before = tub.picture(index)[0], image.shape
                 full = _read(source, *tub.picture(index))
                 try:
-                    allowance.take(full.nbytes)
+                    allowance.take(3 * full.size)  # with its counts, of 16 bits
                 except ValueError as error:
                     raise RecordingError(f"{source}: {error}") from None
                 image = shrunk(full, self.shrink)
@@ -337,7 +337,7 @@ def _read(source: Path, name: str, content: Path | bytes) -> NDArray[np.uint8]:
         raise
     except FileNotFoundError:
         raise RecordingError(f"{source} lacks the picture {name}; is the tub whole?") from None
-    except (OSError, ValueError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
+    except (OSError, ValueError) as error:
         raise RecordingError(f"{source}: {name} is no picture that can be read: {error}") from error
     if image.dtype != np.uint8:
         raise RecordingError(f"{source}: {name} is of {image.dtype}; give pictures of 8 bits")

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from ppln.datasets.ddd20_rows import LATE_US, OLD_US, added
 from ppln.datasets.drives import signed_counts
 from ppln.events.events import Events, Sensor, concatenate
-from ppln.events.io import Header, Packet, RecordingError, Tell, detect, iter_packets, told
+from ppln.events.io import Header, Packet, RecordingError, Tell, detect, iter_packets, regular, told
 from ppln.events.io.ddd20_export import PERIOD_US
 from ppln.events.io.hdf5 import dataset, opened
 from ppln.events.recording import Frames, Signal, join_signals
@@ -137,8 +137,8 @@ def is_video(path: Path) -> bool:
     """A file with the name of one, or a folder of pictures; not what is known as a recording."""
     if not path.exists():
         raise FileNotFoundError(f"there is no recording or video {path}")
-    if path.is_file():
-        return path.suffix.lower() in VIDEOS
+    if not path.is_dir():
+        return regular(path).suffix.lower() in VIDEOS
     try:
         detect(path)
     except RecordingError:

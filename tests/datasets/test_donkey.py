@@ -223,7 +223,7 @@ def device(tub: Path) -> None:
 
 
 def enlarge(tub: Path) -> None:
-    large = driven.iio.imwrite("<bytes>", np.zeros((2049, 2048), np.uint8), extension=".png")
+    large = driven.iio.imwrite("<bytes>", np.zeros((1025, 1024), np.uint8), extension=".png")
     for file in (tub / "images").iterdir():
         file.write_bytes(large)
 
@@ -251,7 +251,7 @@ def set_clock(tub: Path) -> None:
     [
         (pipe, r"bad/images/30_cam_image_array_.png is not a file"),
         (device, r"bad/images/30_cam_image_array_.png is not a file"),
-        (enlarge, r"has \(2049, 2048\) pixels, and 4,194,304 at most can be used"),
+        (enlarge, r"has \(1025, 1024\) pixels, and 1,048,576 at most can be used"),
         (blow_up, r"catalog_1.catalog has 67,108,865 bytes, and files in a tub have 67,108,864 at most"),
         (pad, r"30_cam_image_array_.png has 64,424,509,440 bytes, and files in a tub have 67,108,864"),
         (name_twice, r"bad: manifest.json names a catalog twice"),

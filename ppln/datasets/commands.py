@@ -159,10 +159,10 @@ _USAGE = """usage: ppln prepare KIND [OPTIONS]
 Cut recordings into windows, which are samples to train and evaluate networks on. KIND is what the
 recordings are:
 
-  recordings  your own, with frames and events, for deblurring
-  hqf         the data set HQF, for deblurring
-  donkey      drives of a Donkeycar, a model car, for steering
-  ddd20       the data set DDD20, for steering
+recordings: your own, with frames and events, for deblurring
+hqf: the data set HQF, for deblurring
+donkey: drives of a Donkeycar, a model car, for steering
+ddd20: the data set DDD20, for steering
 
 Each has its own options:"""
 

@@ -7,12 +7,11 @@ import threading
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ppln
-from ppln.errors import HELP, Help, explain, in_options
+from ppln.errors import HELP, Help, explain, in_options, printable
 
 if TYPE_CHECKING:
     from ppln.options import Command
@@ -36,7 +35,7 @@ _COMMANDS = {
     ),
     "deblur": _Entry("make a sharp film of a recording's blurry frames", "films", "DeblurOptions", "run"),
     "steer": _Entry(
-        "tell how the wheel of a car is turned, as a film and a table, from a recording",
+        "find the angle of a car's steering wheel in a recording: as a film and a table",
         "steer_films",
         "SteerOptions",
         "run",
@@ -86,7 +85,10 @@ _COMMANDS = {
         "run",
     ),
     "reproduce": _Entry(
-        "train and evaluate again all methods that a study compares", "study.command", "asked_for", "run"
+        "repeat our comparisons: train and evaluate all methods again, and make the tables",
+        "study.command",
+        "asked_for",
+        "run",
     ),
     "bench": _Entry(
         "measure time and memory of layers and networks, beside the alternatives", "bench", "Bench", "show"
@@ -129,7 +131,7 @@ def _run(name: str, words: list[str], debug: bool) -> tuple[str, int]:
     before = {number: signal.getsignal(number) for number in _ENDS}
     format_warning = warnings.formatwarning
     try:
-        warnings.formatwarning = lambda message, *_: f"ppln {name}: {message}\n"
+        warnings.formatwarning = lambda message, *_: _shown(f"ppln {name}: {message}") + "\n"
         room = _import_first(name, words)
         for number, was in before.items():
             if alone and was is not signal.SIG_IGN:  # as after nohup
@@ -141,7 +143,7 @@ def _run(name: str, words: list[str], debug: bool) -> tuple[str, int]:
         except Help as help:
             text = str(help)
         if text:
-            print(text)
+            print(_shown(text))
         if sys.stdout is not None:  # it is closed, as by `>&-`
             sys.stdout.flush()
     except BrokenPipeError:  # nobody reads on, as of `ppln info FILE | head`
@@ -151,7 +153,7 @@ def _run(name: str, words: list[str], debug: bool) -> tuple[str, int]:
         told, code = ("terminated", error.number) if isinstance(error, _Terminated) else explain(error, flags)
         if debug or not told:
             raise
-        return f"ppln {name}: {told}", code
+        return printable(f"ppln {name}: {told}"), code
     finally:
         warnings.formatwarning = format_warning
         for number, was in before.items():
@@ -174,10 +176,18 @@ def _call(name: str, room: Any, options: Any, flags: Mapping[str, str]) -> str:
     from ppln.progress import Progress, Screen
 
     def note(line: str) -> None:
-        print(in_options(line, flags), file=sys.stderr)
+        print(_shown(in_options(line, flags)), file=sys.stderr)
+
+    def say(line: str) -> None:
+        print(_shown(line), flush=True)
 
     with Progress(name) as progress:
-        return getattr(room, _COMMANDS[name].run)(options, Screen(progress, partial(print, flush=True), note))
+        return getattr(room, _COMMANDS[name].run)(options, Screen(progress, say, note))
+
+
+def _shown(text: str) -> str:
+    """Lines that may quote files, and names of files, none of which is to command the terminal."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def _end(message: str, code: int) -> None:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 
 HELP = ("-h", "--help")
+LONGEST_TEXT = 2000  # characters of a line that a person is shown
 _VALUE = r"=(True|'[^']*'|[A-Z]+|\([A-Z, ]+\))"
 _ARGUMENT = re.compile(
     r"(?:^|(?<=: ))(?P<subject>\w+)(?= (?:is|are|has|needs|and) )"  # "frames", too, may be a mere word
@@ -36,6 +37,13 @@ class Stopped(Exception):  # noqa: N818
 
     code = 1
     advice = ""
+
+
+def printable(text: str) -> str:
+    """As it is, but for characters that command a terminal or hide: those are written as \\x1b is."""
+    if len(text) > LONGEST_TEXT:
+        text = f"{text[: LONGEST_TEXT // 2]} ... {text[-LONGEST_TEXT // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def in_options(text: str, flags: Mapping[str, str]) -> str:

@@ -77,6 +77,10 @@ def parse_json(text: bytes | str, form: Any = object) -> Any:
         raise ValueError("it is no text") from None
     except RecursionError:
         raise ValueError(f"it is nested more than {DEPTH} deep") from None
+    except ValueError as error:
+        if "integer string conversion" in str(error):  # Python's own words are for programmers
+            raise ValueError("it has a number of thousands of digits") from None
+        raise
     check_depth(value)
     check_form(value, form)
     return value

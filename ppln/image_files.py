@@ -13,14 +13,26 @@ from numpy.typing import NDArray
 from ppln.imports import require
 
 IMAGEIO = "imageio[ffmpeg]>=2.30"  # for pictures and films
+MOST_PIXELS = 1 << 26  # of a picture: few bytes of a file can stand for any number
 
 
 def read_picture(path: Path | bytes, what: str, plugin: str | None = None) -> NDArray:
-    """The pixels as they are in the file, or in the bytes of one.
+    """The pixels as they are in the file, or in the bytes of one; damaged, a ValueError or an OSError.
 
     what: what it is read for, told where imageio is missing. plugin: imageio's; None: the best it has.
     """
-    return require("imageio.v3", IMAGEIO, what).imread(path, plugin=plugin)
+    imageio = require("imageio.v3", IMAGEIO, what)
+    if isinstance(path, Path) and path.exists() and not path.is_file():  # a pipe would be waited for
+        raise ValueError("it is not a file")
+    try:
+        height, width = imageio.improps(path, index=0, plugin=plugin).shape[:2]
+        if height * width > MOST_PIXELS:
+            raise ValueError(f"it has {height} x {width} pixels, and {MOST_PIXELS:,} at most are read")
+        return imageio.imread(path, plugin=plugin)
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # Pillow's are of many kinds
+        raise ValueError(str(error)) from error
 
 
 def png(image: NDArray[np.uint8]) -> bytes:

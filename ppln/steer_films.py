@@ -24,8 +24,9 @@ COLUMNS = ("time_us", "angle_deg", "true_angle_deg", "network", "trained_on")
 
 @dataclass(frozen=True)
 class SteerOptions:
-    """Tell how the steering wheel of a car is turned, from the frames and events of a camera behind its
-    windscreen: as a film and as a table. For example: ppln steer recording.hdf5 -o wheel.mp4"""
+    """Find the angle of a car's steering wheel in a recording of a camera behind the windscreen, from its
+    frames and events. The film shows these and the wheel; a table has the angles. For example: ppln steer
+    recording.hdf5 -o wheel.mp4"""
 
     recording: Annotated[Path, POSITION]
     """A recording with frames: a file, or a folder. `ppln info` tells what is in it. Or, with
@@ -34,10 +35,11 @@ class SteerOptions:
     """The film: a name that ends in .mp4 or .gif, or a folder, for PNG files. Default: none, but then --csv
     must be given."""
     csv: Path | None = None
-    """The table of the angles, a name that ends in .csv. Default: beside the film, as film.angles.csv beside
-    film.mp4."""
+    """The table of the angles, in degrees, positive to the left; beside them, those that were recorded, if
+    they were. A name that ends in .csv. Default: beside the film, as film.angles.csv beside film.mp4."""
     hz: float = 20.0
-    """Angles for each second of the recording, in the table."""
+    """How many angles the table has for each second of the recording. It may be more than frames were
+    recorded: the network is asked for any time."""
     network: str = "steering-ppln"
     """The network to use: the name of one for steering that `ppln models` marks as trained, the folder of a
     training or of one of its checkpoints, or a .safetensors file of `ppln export`."""
@@ -50,7 +52,7 @@ class SteerOptions:
     """How many frames of the video are one second of the scene. Give it for a folder of pictures, and for a
     video that plays in slow motion. Default: as the video tells."""
     film_hz: float = 20.0
-    """Pictures of the film for each second of the recording."""
+    """How many pictures the film has for each second of the recording."""
     play_fps: float | None = None
     """How many pictures per second the film plays. Default: as many as --film-hz, so that it plays as fast as
     it was recorded."""
@@ -59,7 +61,8 @@ class SteerOptions:
     overwrite: bool = False
     """Replace a film and a table that exist."""
     format: str | None = None
-    """The format of the recording, such as aedat4. Default: as its content tells."""
+    """The format of the recording, such as aedat4; docs/howto-events.md lists them. Default: as its content
+    tells."""
     reading: Options = Options()  # noqa: RUF009
     """How the recording is read."""
 

@@ -37,9 +37,11 @@ def test_a_pixel_that_fires_all_the_time_has_no_say():
     np.testing.assert_allclose(learnt(first, last, counts).on_off, [ON, OFF], rtol=0.02)
 
 
-def test_where_frames_are_cut_nothing_is_learnt():
+@pytest.mark.parametrize(("begin", "end"), [(0, None), (None, 0), (1, None), (None, 1)])
+def test_where_frames_are_cut_nothing_is_learnt(begin, end):
     first, last, counts, _ = made()
-    first[:20], last[:20] = 0, 1
+    for frame, value in ((first, begin), (last, end)):
+        frame[:20] = frame[:20] if value is None else value
     np.testing.assert_allclose(learnt(first, last, counts).on_off, [ON, OFF], rtol=1e-3)
 
 

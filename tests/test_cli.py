@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import imageio.v3 as imageio
@@ -456,3 +457,26 @@ def test_ctrl_c_while_it_imports(ignored):
         (1, "ppln train: --batch is 0; give 1 or more\n") if ignored else (130, "ppln train: interrupted\n")
     )
     assert (process.returncode, said) == ended
+
+
+def test_nothing_that_is_said_commands_the_terminal(monkeypatch, capsys):
+    """Names of files and of networks come from others, too."""
+
+    def show(how, screen):
+        screen.say("said\x1b[31m")
+        screen.note("noted\x1b[32m")
+        warnings.warn("warned\x1b[33m", stacklevel=1)
+        return "first\x1b[34m\nsecond\x07"
+
+    monkeypatch.setattr("ppln.models.zoo.show", show)
+    monkeypatch.setattr(warnings, "showwarning", lambda *about: print(warnings.formatwarning(*about[:4])))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        run(monkeypatch, "models")
+    said = capsys.readouterr()
+    assert said.out.split("\n")[0] == r"said\x1b[31m"
+    assert r"ppln models: warned\x1b[33m" in said.out
+    assert "\nfirst\\x1b[34m\nsecond\\x07\n" in said.out
+    assert said.err == "noted\\x1b[32m\n"
+    with pytest.raises(SystemExit, match=r"ppln models: .*\\x1b\[35m"):
+        run(monkeypatch, "models", "--\x1b[35m")

@@ -7,7 +7,7 @@ import torch
 
 from ppln.engine.train import Interrupted
 from ppln.engine.watch import NotFinite
-from ppln.errors import explain, in_options
+from ppln.errors import explain, in_options, printable
 
 FLAGS = {
     name: f"--{name.replace('_', '-')}"
@@ -93,3 +93,13 @@ def test_a_missing_package():
     first, second = (explain(ModuleNotFoundError(text), {})[0] for text in told)
     assert first == "No module named 'x'; run: pip install 'torch-ppln[all]'"
     assert second == told[1]
+
+
+def test_text_is_made_printable():
+    for plain in ("", "speed", "Größe 5 µs", "名前", r"a\b"):
+        assert printable(plain) == plain
+    assert printable("a\x1b]0;title\x07b\r\n\x9b31m\u202e\udc80") == (
+        r"a\x1b]0;title\x07b\r\n\x9b31m\u202e\udc80"
+    )
+    assert len(printable("x" * 10**6)) < 2010
+    assert printable("x" * 2000) == "x" * 2000

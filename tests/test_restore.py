@@ -1,5 +1,6 @@
 """Sharp frames from recordings: times, exposures, colour, the mean, tiles, and what is refused."""
 
+import os
 import re
 import struct
 import subprocess
@@ -573,6 +574,9 @@ def test_no_picture(tmp_path):
     path.write_bytes(b"\x89PNG\r\n\x1a\n and no more")
     with pytest.raises(ValueError, match=r"is a folder; give a blurry picture"):
         picture_frame(tmp_path)
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(ValueError, match=r"pipe.png is no file; give a blurry picture"):
+        picture_frame(tmp_path / "pipe.png")
     with pytest.raises(ValueError, match=r"blurry.png is no picture"):
         picture_frame(path)
     with pytest.raises(ValueError, match="cannot be a frame: images are float64"):

@@ -13,8 +13,7 @@ from ppln.datasets.movements import Movement
 from ppln.datasets.prepare import prepare
 from ppln.datasets.source import SPLITS
 from ppln.datasets.windows import Entry, Split
-from ppln.errors import HELP, Help
-from ppln.events.io import printable
+from ppln.errors import HELP, Help, printable
 from ppln.options import Command, command
 from ppln.progress import Screen
 from ppln.protocols import EVENT_FRAMES, FRAMES
@@ -89,23 +88,24 @@ class Recordings:
 
 @dataclass(frozen=True)
 class DonkeyTubs:
-    """Cut tubs into windows to train and evaluate steering on. A tub is what a Donkeycar, a model car that a
-    person steers, records: video, and where the wheel stood. Events are simulated from the video. A window is
-    one sample: ten frames in a row, the events before each, and the ten angles of the wheel, the truth. `ppln
-    train steering --data windows --folder OUT` takes the folder. For example: ppln prepare donkey --raw tub
-    -o data/tub"""
+    """Cut drives of a Donkeycar into windows to train and evaluate steering on. A Donkeycar is a model car
+    that a person steers from afar; it records tubs: the video of its camera, and how the wheel was turned.
+    Events are simulated from the video. A window is one sample: ten frames in a row, the events before each,
+    and the ten angles of the wheel, the truth. Of each drive without a pause, the first 60 % become windows
+    for training, the next 10 % for validation, the rest for testing. `ppln train steering --data windows
+    --folder OUT` takes the folder. For example: ppln prepare donkey --raw tub -o data/tub"""
 
     raw: tuple[Path, ...]
-    """Tubs: folders as Donkeycar writes them, of version 1 or 2, or tubs packed in an HDF5 file (docs/data.md
-    tells how); or folders of such."""
+    """Tubs: folders as Donkeycar's software writes them, of version 1 or 2; or tubs that were packed in an
+    HDF5 file each (docs/data.md tells how); or folders that hold several tubs."""
     out: Path
     """The folder to write to. The same command goes on where an earlier one was interrupted."""
     step: int = donkey.STEP
-    """Begin a training window every so many frames. A window has 10 frames, so with less than 10, windows
-    share frames, and there are more of them. Windows for validation and testing never share any."""
+    """Begin a window for training every so many frames. A window has 10 frames: with less than 10, windows
+    overlap, and there are more of them. Those for validation and testing never overlap."""
     shrink: int = 1
-    """Make pictures smaller by this factor: the mean of so many by so many pixels becomes one. The events are
-    those of a camera that sees the small picture."""
+    """Make frames smaller by this factor, in height and in width: with 2, one pixel is the mean of 2 by 2.
+    The events are those of a camera with as few pixels."""
     seed: int = 0
     """Seed of the simulated camera: another number, other noise in the events."""
     making: Making = field(default_factory=Making)
@@ -118,11 +118,11 @@ class DonkeyTubs:
 
 @dataclass(frozen=True)
 class DDD20Recordings:
-    """Cut the 30 recordings of DDD20 that the paper uses into windows to train and evaluate steering on.
-    DDD20 (Hu et al. 2020) was recorded by an event camera behind the windscreen of a car. A window is one
-    sample: ten frames, the events before each, and the ten angles of the steering wheel, the truth. `ppln
-    train steering --data windows --folder OUT` takes the folder. For example: ppln prepare ddd20 --raw
-    ddd20"""
+    """Cut recordings of DDD20 into windows to train and evaluate steering on. DDD20 (Hu et al. 2020) was
+    recorded by an event camera behind the windscreen of a car; the 30 recordings that the paper on PPLN uses
+    are taken. A window is one sample: ten frames, the events of the 50 ms before each, and the ten angles of
+    the steering wheel, the truth. Moments when the car is slow are left out. `ppln train steering --data
+    windows --folder OUT` takes the folder. For example: ppln prepare ddd20 --raw ddd20"""
 
     raw: Path
     """The folder with DDD20's recordings, also in folders in it: as recorded (rec*.hdf5), or as the data
@@ -133,10 +133,12 @@ class DDD20Recordings:
     partial: bool = False
     """Do without recordings that are missing. Without it, they are an error."""
     released_protocol: bool = False
-    """Choose moments and split them into training and testing as the paper's released code does, faults
-    included, to compare with it; docs/data.md lists the faults. Without it, as the paper describes."""
+    """Choose what is used, and what of it is for training and what for testing, as the code does that the
+    paper's authors released, with its faults (docs/data.md lists them): to compare with their results.
+    Without it, as the paper describes."""
     seed: int = 0
-    """Cars mostly go straight ahead: 70 % of such moments are left out of training. Seed of which ones."""
+    """Seed of what is left out of training by chance: 70 % of the moments when the car goes straight ahead,
+    since most of the time it does."""
     making: Making = field(default_factory=Making)
     """How files are made."""
 
@@ -182,9 +184,16 @@ KINDS: dict[str, type[WantedFolder]] = {
 
 _USAGE = """usage: ppln prepare KIND [OPTIONS]
 
-Cut recordings into windows, which are samples to train and evaluate on. The kinds: recordings, your
-own, for deblurring; hqf, a data set for deblurring; donkey, drives of a model car, for steering;
-ddd20, a data set for steering; and dhp19, a data set for pose. Each has its own options:"""
+Cut recordings into windows, which are samples to train and evaluate networks on. KIND is what the
+recordings are:
+
+recordings: your own, with frames and events, for deblurring
+hqf: the data set HQF, for deblurring
+donkey: drives of a Donkeycar, a model car, for steering
+ddd20: the data set DDD20, for steering
+dhp19: the data set DHP19, for pose
+
+Each has its own options:"""
 
 
 def asked_for(words: Sequence[str]) -> tuple[Command, WantedFolder]:
@@ -236,5 +245,5 @@ def run(how: WantedFolder, screen: Screen) -> str:
     if isinstance(how, DHP19Movements):
         missing = list(dhp19.missing(manifest))
     if missing:
-        lines.append(f"missing: {', '.join(missing)}")
+        lines.append(f"{len(missing)} missing: {', '.join(missing)}")
     return "\n".join(lines)

@@ -27,6 +27,7 @@ SIZE = Sensor(128, 172)  # of what is made of a picture
 PICTURES = "aps_frame", "dvs_frame"
 SIGNALS = "steering_wheel_angle", "vehicle_speed"
 LATE_US = 200_000  # how much later than events a frame may lie in a file
+LONGEST_US = 100 * 3_600_000_000  # from the first packet of a recording to the last
 OLD_US = 1_000_000  # a frame of a row is at most so old
 
 
@@ -54,7 +55,7 @@ def _labels_of_export(file: Any) -> Labels:
     if pictures[0].shape != pictures[1].shape:
         shapes = " and ".join(str(rows.shape) for rows in pictures)
         raise RecordingError(f"{file.filename}: {' and '.join(PICTURES)} are {shapes}; expected one size")
-    angle, speed = (column[:].astype(np.float32) for column in columns)
+    angle, speed = (column.whole().astype(np.float32) for column in columns)
     return Labels(np.arange(len(angle), dtype=np.int64) * PERIOD_US, angle, speed)
 
 
@@ -63,6 +64,8 @@ def _labels_of_raw(file: Any, path: Path) -> Labels:
     if not len(received):
         raise RecordingError(f"{path} holds no packet of the camera; is the recording whole?")
     first, last = int(received[0]), int(received[len(received) - 1])
+    if last - first > LONGEST_US:
+        raise RecordingError(f"{path} goes from {first} to {last} us: longer than any drive; it is damaged")
     t_us = np.arange(first, last - PERIOD_US + 1, PERIOD_US, dtype=np.int64)
     found = []
     for name in SIGNALS:
@@ -73,8 +76,8 @@ def _labels_of_raw(file: Any, path: Path) -> Labels:
         check_length(file, [values], len(times))
         if values.data.size != len(times):
             raise RecordingError(f"{path}: {name}/data is {values.shape}; expected one number for each time")
-        order = np.argsort(when := times[:].astype(np.int64), kind="stable")
-        known = np.concatenate([[np.nan], values[:].reshape(-1)[order]])
+        order = np.argsort(when := times.whole().astype(np.int64), kind="stable")
+        known = np.concatenate([[np.nan], values.whole().reshape(-1)[order]])
         found.append(known[np.searchsorted(when[order], t_us + PERIOD_US)].astype(np.float32))
     return Labels(t_us, *found)
 

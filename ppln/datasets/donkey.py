@@ -37,7 +37,8 @@ from ppln.datasets.raw import by_name, find_sources
 from ppln.datasets.source import SPLITS
 from ppln.events.events import whole
 from ppln.events.io import RecordingError, regular
-from ppln.events.io.hdf5 import SIGNATURE, check_length, dataset, find, holds, look, opened
+from ppln.events.io.hdf5 import SIGNATURE, check_length, dataset, holds, look, opened
+from ppln.events.io.limits import Allowance
 from ppln.events.simulate import simulate_counts
 from ppln.events.video import grey, intensities
 from ppln.forms import parse_json
@@ -48,8 +49,9 @@ DEGREES = -30  # of the wheel, for 1 in a tub
 PERIOD_US = 50_000  # from record to record, where nothing tells: Donkeycar's 20 Hz
 GAP_US = 1_000_000
 STEP = 2  # rows from a training window to the next: they overlap
-MOST_TEXT = 1 << 26  # bytes of a catalog; Donkeycar begins another after 1000 records
-MOST_PIXELS = 1 << 22  # of a picture: more than any Donkeycar's camera has
+MOST_BYTES = 1 << 26  # of a catalog, of which Donkeycar begins another after 1000 records; and of a picture
+MOST_US = 1 << 60  # what a clock may tell: sums and differences are of 64 bits, too
+MOST_PIXELS = 1 << 20  # of a picture: more than a Donkeycar's camera has
 TRAIN, VAL = 60, 10  # percent of a stretch; what is left is for testing
 PACKED = ("angle", "jpeg", "jpeg_offset", "timestamp_ms")
 TUB = (
@@ -112,11 +114,14 @@ class Donkey(DriveFolder):
                     f"{source} has {len(tub.t_us)} records, and nowhere {ROWS + 1} of one stretch; give a "
                     "tub with a longer drive"
                 )
+            allowance = Allowance(source)  # a picture may be named by every record
             for number, stretch in enumerate(found):
-                for rows in in_blocks(self._rows(source, tub, stretch, number)):
+                for rows in in_blocks(self._rows(source, tub, stretch, number, allowance)):
                     yield {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
-    def _rows(self, source: Path, tub: Tub, stretch: range, number: int) -> Iterator[dict[str, Any]]:
+    def _rows(
+        self, source: Path, tub: Tub, stretch: range, number: int, allowance: Allowance
+    ) -> Iterator[dict[str, Any]]:
         parts = {row: k for k, rows in enumerate(split(len(stretch) - 1)) for row in rows}
         image: NDArray = np.zeros((0, 0), np.uint8)
 
@@ -124,7 +129,12 @@ class Donkey(DriveFolder):
             nonlocal image
             for index in stretch:
                 name, before = tub.picture(index)[0], image.shape
-                image = shrunk(_read(source, *tub.picture(index)), self.shrink)
+                full = _read(source, *tub.picture(index))
+                try:
+                    allowance.take(3 * full.size)  # with its counts, of 16 bits
+                except ValueError as error:
+                    raise RecordingError(f"{source}: {error}") from None
+                image = shrunk(full, self.shrink)
                 if index != stretch[0] and image.shape != before:
                     raise RecordingError(
                         f"{source}: {name} has {image.shape} pixels, the one before {before}"
@@ -213,7 +223,11 @@ def _packed(file: Any) -> Tub:
     jpeg = dataset(file, "jpeg", 1, "u")
     angle, times = dataset(file, "angle", 1, "f"), dataset(file, "timestamp_ms", 1, "iu")
     check_length(file, [times], len(angle))
-    offset = dataset(file, "jpeg_offset", 1, "iu")[:].astype(np.int64)
+    ms = times.whole()
+    wrong = ms[(ms < -MOST_US // 1000) | (ms > MOST_US // 1000)]
+    if len(wrong):
+        raise RecordingError(f"{file.filename}: {wrong[0]} in timestamp_ms is beyond all clocks")
+    offset = dataset(file, "jpeg_offset", 1, "iu").whole().astype(np.int64)
     if (
         len(offset) != len(angle) + 1
         or (np.diff(offset) < 1).any()
@@ -222,13 +236,15 @@ def _packed(file: Any) -> Tub:
         raise RecordingError(f"{file.filename}: jpeg_offset does not tell where {len(angle)} pictures are")
     cut = np.zeros(len(angle), bool)
     if look(file, "session") is not None:
-        session = find(file, "session")[:]
+        sessions = dataset(file, "session", 1, "iuS")
+        check_length(file, [sessions], len(angle))
+        session = sessions.whole()
         cut[1:] = session[1:] != session[:-1]
 
     def picture(k: int) -> tuple[str, bytes]:
         return f"picture {k}", jpeg[int(offset[k]) : int(offset[k + 1])].tobytes()
 
-    return Tub(times[:].astype(np.int64) * 1000, angle[:].astype(np.float64), cut, picture)
+    return Tub(ms.astype(np.int64) * 1000, angle.whole().astype(np.float64), cut, picture)
 
 
 def _records(path: Path, layout: str) -> tuple[list[dict[str, Any]], list[int], list[int]]:
@@ -255,6 +271,8 @@ def _records(path: Path, layout: str) -> tuple[list[dict[str, Any]], list[int], 
         numbers.append(number)
         told = record.get(clock.removesuffix("?"))
         times.append(number * PERIOD_US if told is None else told * 1000)
+        if abs(times[-1]) > MOST_US:
+            raise RecordingError(f"{path}: the time of {where}, {times[-1]} us, is beyond all clocks")
     return records, numbers, times
 
 
@@ -263,6 +281,8 @@ def _catalogs(path: Path) -> tuple[set[int], list[str]]:
     form = {"paths": [str], "deleted_indexes?": [int]}
     last = _text(path / "manifest.json").strip().rpartition("\n")[2]
     told = _parsed(path, "manifest.json", last, form)
+    if len(set(told["paths"])) < len(told["paths"]):
+        raise RecordingError(f"{path}: manifest.json names a catalog twice")
     for name in told["paths"]:
         if Path(name).name != name or not (path / name).is_file():
             raise RecordingError(f"{path} lacks {name}, which its manifest.json names; is the tub whole?")
@@ -270,10 +290,15 @@ def _catalogs(path: Path) -> tuple[set[int], list[str]]:
 
 
 def _text(path: Path) -> str:
+    return _small(path).read_text(errors="replace")
+
+
+def _small(path: Path) -> Path:
+    """The path of a file that is no larger than any in a tub."""
     size = regular(path).stat().st_size
-    if size > MOST_TEXT:
-        raise RecordingError(f"{path} has {size:,} bytes, and files of records {MOST_TEXT:,} at most")
-    return path.read_text(errors="replace")
+    if size > MOST_BYTES:
+        raise RecordingError(f"{path} has {size:,} bytes, and files in a tub have {MOST_BYTES:,} at most")
+    return path
 
 
 def _parsed(path: Path, where: str, text: str, form: Any) -> Any:
@@ -304,13 +329,15 @@ def _listed(folder: Path, records: list[dict[str, Any]], numbers: list[int], tim
 
 
 def _read(source: Path, name: str, content: Path | bytes) -> NDArray[np.uint8]:
-    if isinstance(content, Path):
-        regular(content)
     try:
+        if isinstance(content, Path):
+            _small(content)
         image = grey(Path(name), read_picture(content, "reading pictures", "pillow"))
+    except RecordingError:
+        raise
     except FileNotFoundError:
         raise RecordingError(f"{source} lacks the picture {name}; is the tub whole?") from None
-    except (OSError, ValueError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
+    except (OSError, ValueError) as error:
         raise RecordingError(f"{source}: {name} is no picture that can be read: {error}") from error
     if image.dtype != np.uint8:
         raise RecordingError(f"{source}: {name} is of {image.dtype}; give pictures of 8 bits")

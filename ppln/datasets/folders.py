@@ -1,9 +1,8 @@
 """Recordings into a folder, a file of each: in parallel, resumable, and verified against the source.
 
-What is made is told by a `FolderMaker`: ppln.datasets.prepare has that of deblurring, ppln.datasets.drives
-those of steering. A file takes its name when it is complete and on the disk, and says itself what it was made
-from: what an interrupted run has finished is not made again. One run at a time writes to a folder: a second
-one is refused.
+What is made is told by a `FolderMaker`: prepare.py has that of deblurring, drives.py those of steering, and
+movements.py that of pose. A file takes its name when it is complete and on the disk, and says what it was
+made from: what an interrupted run has finished is not made again. One run at a time writes to a folder.
 """
 
 import multiprocessing
@@ -30,10 +29,9 @@ from ppln.events.io import RecordingError
 from ppln.events.io.hdf5 import attribute, created, dataset, opened
 from ppln.files import alone, make_folder, put_in_place, refuse_inputs, size_and_sha256, write_whole
 
-COMPRESSION = 4  # of gzip
-STORED = {"compression": "gzip", "compression_opts": COMPRESSION, "shuffle": True, "fletcher32": True}
+STORED = {"compression": "gzip", "compression_opts": 4, "shuffle": True, "fletcher32": True}
 NARROW = {"uint16": np.dtype("uint8"), "int16": np.dtype("int8")}
-BLOCK = 64  # rows
+BLOCK = 16  # rows
 
 T = TypeVar("T")
 
@@ -288,10 +286,8 @@ def _do(job: _Job) -> Done | Exception:
     """Make a recording's file or find it made; an error of the recording is given back."""
     start = time.perf_counter()
     try:
-        size, digest = size_and_sha256(*job.maker.files(job.source))
         made = job.overwrite or not job.target.exists()
-        if made:
-            _write(job, {"source": job.source.name, "source_bytes": size, "source_sha256": digest})
+        digest = _write(job) if made else size_and_sha256(*job.maker.files(job.source))[1]
         entry, faults = _look(job, digest, made)
         if job.verify or not (made or job.sha256):  # of a file that no manifest lists, nothing is known
             faults += _differences(job)
@@ -305,15 +301,17 @@ def _do(job: _Job) -> Done | Exception:
         return error
 
 
-def _write(job: _Job, origin: dict[str, Any]) -> None:
+def _write(job: _Job) -> str:
+    """Make a recording's file -> SHA-256 of the recording."""
     with put_in_place(job.target, overwrite=job.overwrite) as aside:
         # Few recordings have a count that needs 16 bits: those are begun again.
-        if not _fill(aside, job, origin, narrow=True):
-            _fill(aside, job, origin, narrow=False)
+        digest = _fill(aside, job, narrow=True) or _fill(aside, job, narrow=False)
+    assert digest is not None
+    return digest
 
 
-def _fill(path: Path, job: _Job, origin: dict[str, Any], *, narrow: bool) -> bool:
-    """Write all rows; False: a count of events does not fit the narrow type."""
+def _fill(path: Path, job: _Job, *, narrow: bool) -> str | None:
+    """Write all rows -> SHA-256 of the recording; None: a count of events does not fit the narrow type."""
     maker = job.maker
     done = 0
     added: Counter[str] = Counter()
@@ -326,7 +324,7 @@ def _fill(path: Path, job: _Job, origin: dict[str, Any], *, narrow: bool) -> boo
             if narrow and counts.dtype.name in NARROW:
                 small = counts.astype(NARROW[counts.dtype.name])
                 if not np.array_equal(small, counts):
-                    return False
+                    return None
                 block = {**block, maker.counts: small}
             for name, array in block.items():
                 if name not in file:
@@ -337,11 +335,13 @@ def _fill(path: Path, job: _Job, origin: dict[str, Any], *, narrow: bool) -> boo
                 file[name][done:] = array
             done += len(counts)
             check()
+        # Only now: all of a file is read for it, which may be a damaged one, of any size.
+        size, digest = size_and_sha256(*maker.files(job.source))
+        origin = {"source": job.source.name, "source_bytes": size, "source_sha256": digest}
         # Text of fixed length lies in the header of its object, under its checksum.
-        about = {**maker.marks, **maker.about(job.source), **added}
-        for key, value in (about | origin).items():
+        for key, value in {**maker.marks, **maker.about(job.source), **added, **origin}.items():
             file.attrs[key] = np.bytes_(value.encode()) if isinstance(value, str) else value
-    return True
+    return digest
 
 
 def _look(job: _Job, source_sha256: str, made: bool) -> tuple[Any, list[str]]:

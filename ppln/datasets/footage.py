@@ -38,6 +38,7 @@ from ppln.events.io import (
     detect,
     events_in_order,
     iter_packets,
+    regular,
     told,
 )
 from ppln.events.io.ddd20_export import PERIOD_US
@@ -146,8 +147,8 @@ def is_video(path: Path) -> bool:
     """A file with the name of one, or a folder of pictures; not what is known as a recording."""
     if not path.exists():
         raise FileNotFoundError(f"there is no recording or video {path}")
-    if path.is_file():
-        return path.suffix.lower() in VIDEOS
+    if not path.is_dir():
+        return regular(path).suffix.lower() in VIDEOS
     try:
         detect(path)
     except RecordingError:

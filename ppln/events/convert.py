@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ppln.events.io import Options, listed, native, printable
+from ppln.errors import printable
+from ppln.events.io import Options, listed, native
 from ppln.progress import Screen
 
 

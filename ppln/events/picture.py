@@ -31,8 +31,8 @@ def _read(file: Path) -> NDArray:
     imageio = require("imageio.v3", "imageio>=2.30", "reading a picture")
     from PIL import Image  # which imageio has
 
-    if file.is_dir():
-        raise ValueError(f"{file} is a folder; give a blurry picture")
+    if file.exists() and not file.is_file():  # a pipe would be waited for
+        raise ValueError(f"{file} is {'a folder' if file.is_dir() else 'no file'}; give a blurry picture")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ppln.events.camera import EventCamera
 from ppln.events.events import whole
-from ppln.events.io import Header, Packet, RecordingError, Tell, native
+from ppln.events.io import Header, Packet, RecordingError, Tell, native, regular
 from ppln.events.recording import Frames
 from ppln.events.simulate import DVS, simulate_video
 from ppln.image_files import IMAGEIO, read_picture
@@ -97,7 +97,7 @@ def _opened(path: Path, fps: float | None) -> tuple[int, Stream]:
     if path.is_dir() and fps is None:
         raise ValueError(f"fps is None, but the pictures of {path} have no time stamps; give fps")
     rate = None if fps is None else Fraction(fps)
-    return _pictures(path, rate) if rate and path.is_dir() else _video(path, rate)
+    return _pictures(path, rate) if rate and path.is_dir() else _video(regular(path), rate)
 
 
 def simulated_packets(
@@ -206,7 +206,7 @@ def _in_order(paths: list[Path], rate: Fraction) -> Stream:
     for k, path in enumerate(paths):
         try:
             picture = read_picture(path, "reading pictures")
-        except (OSError, ValueError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
+        except (OSError, ValueError) as error:
             raise RecordingError(f"{path} is no picture that imageio can read: {error}") from error
         frame = grey(path, picture)
         if frame.shape != (shape or frame.shape):

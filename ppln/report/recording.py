@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ppln.errors import printable
 from ppln.events import Events, Frames, Imu, Sensor, Signal, Triggers, concatenate
-from ppln.events.io import Header, Options, Unread, detect, iter_packets, listed, printable, sources
+from ppln.events.io import Header, Options, Unread, detect, iter_packets, listed, sources
 from ppln.files import check_target, put_in_place
 from ppln.imports import require
 from ppln.progress import Screen

@@ -15,8 +15,8 @@ from ppln.study.rows import Study
 
 @dataclass(frozen=True)
 class Reproduction:
-    """Train and evaluate all methods that a study compares, each a row of its tables, but for those that are
-    done already; then make the tables."""
+    """Train and evaluate all methods that this study compares, but for those that are done already; then make
+    its tables, in which each method is a row."""
 
     how: Reproduce = Reproduce()  # noqa: RUF009
     """Options."""
@@ -39,12 +39,17 @@ def usage() -> str:
     """What `ppln reproduce --help` says."""
     lines = [
         "usage: ppln reproduce STUDY [OPTIONS]\n",
-        "Train and evaluate all methods that a study compares, each a row of its tables.",
+        "Repeat a study: train and evaluate all methods that it compares, on the same data and for as many",
+        "steps, and make its tables, in which each method is a row.",
+        f"STUDY is {', '.join([*STUDIES][:-1])} or {[*STUDIES][-1]};",
         "`ppln reproduce STUDY --help` lists the options. docs/study-deblur.md has the tables of deblur, and",
-        "explains the words below.\n",
+        "docs/architecture.md has a glossary, of words such as mixed head and plain twin.\n",
     ]
+    listed: dict[tuple[str, ...], list[str]] = {}  # studies by their rows: some have the same
     for name, study in STUDIES.items():
-        lines += [f"Rows of the study {name}:", *(f"  {row.key:24}{row.title}" for row in study.rows)]
+        listed.setdefault(tuple(f"  {row.key:24}{row.title}" for row in study.rows), []).append(name)
+    for rows, names in listed.items():
+        lines += [f"Rows of {' and of '.join(names)}:", *rows]
     return "\n".join(lines)
 
 

@@ -79,11 +79,11 @@ class Steering(Task):
     """What the network is given: both frames and events, or one of them. It must be made for that, so give
     --options inputs=frames with --inputs frames."""
     times_per_sample: int = ROWS
-    """How many of a sample's ten angles a step trains with, drawn anew each time. Networks for one row cost
-    less with fewer."""
+    """With how many of a sample's ten angles a step trains; they are drawn anew each time. Networks that see
+    one frame at a time, such as steering-hu, cost less with fewer."""
     train_every: int = 1
-    """Train with the angle of every so many-th row only, from the first on. Networks see all rows, and are
-    tested at all."""
+    """Train with every so many-th of a sample's ten angles only, from the first on. Networks see all ten
+    frames, and are tested with all angles."""
 
     def __post_init__(self) -> None:
         check_data(self, ("driving", "windows"), "samples_per_drive", frames=ROWS)

@@ -370,4 +370,4 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert f"1/2 rec{BRIGHT}: {entries[f'rec{BRIGHT}'].windows:,} windows" in told
     assert f"2 recordings; windows: train {train:,}, val " in told
     assert "verified: every array equals what the sources give" in told
-    assert "missing: rec1499656391, " in told
+    assert " missing: rec1499656391, " in told

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import driven
@@ -9,12 +10,15 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from hostile import deflated
+from memory import traced
 
-from ppln.datasets import donkey
+from ppln.datasets import donkey, folders
 from ppln.datasets.donkey import DEGREES, prepare, split
 from ppln.datasets.drives import DriveManifest, DriveWindows
 from ppln.datasets.folders import alone
 from ppln.events import RecordingError
+from ppln.events.io import limits
 from ppln.events.simulate import simulate_video
 from ppln.events.video import intensities
 from ppln.tasks import Steering
@@ -219,13 +223,27 @@ def device(tub: Path) -> None:
 
 
 def enlarge(tub: Path) -> None:
-    large = driven.iio.imwrite("<bytes>", np.zeros((2049, 2048), np.uint8), extension=".png")
+    large = driven.iio.imwrite("<bytes>", np.zeros((1025, 1024), np.uint8), extension=".png")
     for file in (tub / "images").iterdir():
         file.write_bytes(large)
 
 
 def blow_up(tub: Path) -> None:
-    os.truncate(tub / "catalog_1.catalog", donkey.MOST_TEXT + 1)
+    os.truncate(tub / "catalog_1.catalog", donkey.MOST_BYTES + 1)
+
+
+def pad(tub: Path) -> None:
+    os.truncate(tub / "images" / "30_cam_image_array_.png", 60 << 30)
+
+
+def name_twice(tub: Path) -> None:
+    text = (tub / "manifest.json").read_text()
+    (tub / "manifest.json").write_text(text.replace('"catalog_1.catalog"', '"catalog_0.catalog"'))
+
+
+def set_clock(tub: Path) -> None:
+    text = (tub / "catalog_1.catalog").read_text()
+    (tub / "catalog_1.catalog").write_text(text.replace('"_timestamp_ms": ', '"_timestamp_ms": 9999'))
 
 
 @pytest.mark.parametrize(
@@ -233,8 +251,11 @@ def blow_up(tub: Path) -> None:
     [
         (pipe, r"bad/images/30_cam_image_array_.png is not a file"),
         (device, r"bad/images/30_cam_image_array_.png is not a file"),
-        (enlarge, r"has \(2049, 2048\) pixels, and 4,194,304 at most can be used"),
-        (blow_up, r"catalog_1.catalog has 67,108,865 bytes, and files of records 67,108,864 at most"),
+        (enlarge, r"has \(1025, 1024\) pixels, and 1,048,576 at most can be used"),
+        (blow_up, r"catalog_1.catalog has 67,108,865 bytes, and files in a tub have 67,108,864 at most"),
+        (pad, r"30_cam_image_array_.png has 64,424,509,440 bytes, and files in a tub have 67,108,864"),
+        (name_twice, r"bad: manifest.json names a catalog twice"),
+        (set_clock, r"the time of catalog_1.catalog, line 1, 9999\d+ us, is beyond all clocks"),
         (lose, r"bad lacks the picture 30_cam_image_array_.png; is the tub whole\?"),
         (spoil, r"bad: 30_cam_image_array_.png is no picture that can be read"),
         (shrink, r"30_cam_image_array_.png has \(4, 4\) pixels, the one before \(12, 16\)"),
@@ -288,6 +309,77 @@ def test_pipes_are_not_waited_for(tmp_path):
     os.mkfifo(record)
     with pytest.raises(RecordingError, match=r"record_30.json is not a file"):
         prepare(tmp_path / "raw", tmp_path / "again")
+
+
+def number_records(tub: Path) -> None:
+    (tub / "record_30.json").rename(tub / f"record_{10**30}.json")
+    for file in tub.glob("record_*.json"):
+        file.write_text(re.sub(r'"milliseconds": \d+', '"x": 0', file.read_text()))
+
+
+def test_numbers_of_records_beyond_all_clocks(tmp_path):
+    number_records(driven.tub_v1(tmp_path / "a", 60))
+    with pytest.raises(RecordingError, match=r"the time of record_10+.json, 50+ us, is beyond all clocks"):
+        prepare(tmp_path / "a", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("session", np.zeros(3, "S4"), "dataset session has 3 rows where 60 should be"),
+        ("session", [b"a"] * 60, "dataset session is object .* where .* text of a fixed length in 1 dim"),
+        ("timestamp_ms", np.array([2**62] * 60), "a.h5: 4611686018427387904 in timestamp_ms is beyond all"),
+        ("timestamp_ms", np.array([2**63] * 60, "u8"), "9223372036854775808 in timestamp_ms is beyond all"),
+    ],
+)
+def test_columns_that_do_not_fit(tmp_path, name, values, message):
+    with h5py.File(driven.packed(tmp_path / "a.h5", 60), "r+") as file:
+        del file[name]
+        file[name] = values
+    with pytest.raises(RecordingError, match=message):
+        prepare(tmp_path / "a.h5", tmp_path / "out")
+
+
+def test_columns_larger_than_memory_are_not_read(tmp_path):
+    """Half a GiB of zeros in 2 MB."""
+    n, chunk = 1 << 26, 1 << 20
+    with h5py.File(driven.packed(tmp_path / "a.h5", 60), "r+") as file:
+        for name, dtype, size in (
+            ("angle", "f4", n),
+            ("timestamp_ms", "i8", n),
+            ("jpeg_offset", "i8", n + 1),
+        ):
+            del file[name]
+            data = file.create_dataset(name, (size,), dtype, chunks=(chunk,), compression="gzip")
+            packed = deflated(b"", chunk * data.dtype.itemsize >> 20)
+            for first in range(0, size, chunk):
+                data.id.write_direct_chunk((first,), packed)
+    with traced() as memory, pytest.raises(RecordingError, match="timestamp_ms has 67108864 rows, too many"):
+        prepare(tmp_path / "a.h5", tmp_path / "out")
+    assert memory.peak < 64 << 20
+
+
+def test_a_picture_that_all_records_name(tmp_path, monkeypatch):
+    """A small file would make as many large pictures as it has records."""
+    monkeypatch.setattr(limits, "SPARE_BYTES", 1 << 20)
+    monkeypatch.setattr(limits, "MOST_FOR_A_BYTE", 1)
+    tub = driven.tub_v1(tmp_path / "a", 60)
+    large = driven.iio.imwrite("<bytes>", np.zeros((600, 600), np.uint8), extension=".png")
+    for file in tub.glob("record_*.json"):
+        file.write_text(re.sub(r"\d+_cam-image_array_", "0_cam-image_array_", file.read_text()))
+    (tub / "0_cam-image_array_.png").write_bytes(large)
+    with pytest.raises(RecordingError, match=r"a: more comes out of its \d+ bytes than of any recording"):
+        prepare(tub, tmp_path / "out")
+
+
+def test_a_damaged_tub_is_told_before_all_of_it_is_read(tmp_path, monkeypatch):
+    """Reading all, for its digest, would take as long as its author likes."""
+    lead_away(driven.tub_v2(tmp_path / "bad", 60))
+    looked = []
+    monkeypatch.setattr(folders, "size_and_sha256", lambda *files: looked.append(files))
+    with pytest.raises(RecordingError, match="no name of a file"):
+        prepare(tmp_path / "bad", tmp_path / "out")
+    assert looked == []
 
 
 def test_what_is_refused(tmp_path):

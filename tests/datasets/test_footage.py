@@ -1,5 +1,6 @@
 """Any recording as rows of 50 ms."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +59,13 @@ def test_rows_end_at_frames(tmp_path):
         assert (row.image == image).all()
         assert (row.counts == signed_counts(made.events.between(end - ROW_US, end))).all()
     assert sum(np.abs(row.counts).sum() for row in rows) > 1000
+
+
+def test_pipes_are_not_waited_for(tmp_path):
+    for name in ("a.mp4", "a.h5"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(RecordingError, match=rf"{name} is not a file"):
+            open_footage(tmp_path / name, simulate_events=True)
 
 
 def test_frames_of_another_rate(tmp_path):

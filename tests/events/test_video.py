@@ -1,6 +1,9 @@
 """Videos and folders of pictures as grey frames with time stamps."""
 
+import os
+import struct
 import subprocess
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +83,54 @@ def test_folder_in_order_of_numbers(tmp_path):
     times, frames = zip(*read_video(tmp_path, fps=100, linear=False), strict=True)
     assert times == (0, 10_000, 20_000, 30_000, 40_000)
     assert [int(frame[0, 0]) for frame in frames] == [1, 2, 9, 10, 11]
+
+
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def device(path):
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def huge(path):
+    """A picture of 20000 x 20000 pixels, in a few bytes."""
+    data = bytearray(path.read_bytes())
+    data[16:24] = struct.pack(">II", 20_000, 20_000)
+    data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+    path.write_bytes(data)
+
+
+def large(path):
+    huge(path)
+    data = bytearray(path.read_bytes())
+    data[16:24] = struct.pack(">II", 8193, 8193)
+    data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (pipe, "it is not a file"),
+        (device, "it is not a file"),
+        (huge, r"400000000 pixels"),
+        (large, "it has 8193 x 8193 pixels, and 67,108,864 at most are read"),
+    ],
+)
+def test_pictures_that_never_end(tmp_path, change, message):
+    imageio.imwrite(tmp_path / "1.png", np.zeros((4, 6), np.uint8))
+    change(tmp_path / "1.png")
+    with pytest.raises(RecordingError, match=rf"1.png is no picture that imageio can read: .*{message}"):
+        list(read_video(tmp_path, fps=10))
+
+
+def test_a_pipe_is_no_video(tmp_path):
+    os.mkfifo(tmp_path / "a.mp4")
+    with pytest.raises(RecordingError, match=r"a.mp4 is not a file"):
+        read_video(tmp_path / "a.mp4")
 
 
 def test_kinds_of_pictures(tmp_path):

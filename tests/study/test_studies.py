@@ -59,7 +59,7 @@ def test_the_study_that_is_kept_is_of_these_rows(tmp_path):
 def test_the_studies_of_steering_that_are_kept_are_of_these_rows(name, tmp_path):
     """By all that decides a result; and rates are those that the search took."""
     study, how = STUDIES[name], Reproduce(tmp_path)
-    for result in json.loads((RESULTS / name / "study.json").read_text())["results"]:
+    for result in portions.read(RESULTS / name / "study.json")["results"]:
         now = row_settings(study, study.row(result["row"]), result["seed"], how)
         assert result["settings"] == now, result["row"]
     for key, tried in json.loads((RESULTS / name / "tune.json").read_text())["tried"].items():

@@ -24,6 +24,7 @@ from zipfile import is_zipfile
 
 import numpy as np
 
+from ppln.errors import printable
 from ppln.events.events import Events, Sensor, concatenate, whole
 from ppln.events.io.limits import Allowance
 from ppln.events.recording import (
@@ -41,7 +42,6 @@ from ppln.events.recording import (
 
 CHUNK = 1 << 20  # events in a packet, at most
 MOST_EMPTY = 1_000_000  # windows in a row without an event that iter_events makes
-LONGEST_TEXT = 2000  # characters that a person is shown
 MOST_NAMED = 12  # of what is not read, at most
 
 # Tried in this order: formats with a mark of their own come before those known by their structure.
@@ -66,13 +66,6 @@ def listed(unread: Sequence[str]) -> str:
     """What a file holds that is not read, in a line."""
     more = [f"and {len(unread) - MOST_NAMED:,} more"] if len(unread) > MOST_NAMED else []
     return ", ".join([*unread[:MOST_NAMED], *more])
-
-
-def printable(text: str) -> str:
-    """As it is, but for characters that command a terminal or hide: those are written as \\x1b is."""
-    if len(text) > LONGEST_TEXT:
-        text = f"{text[: LONGEST_TEXT // 2]} ... {text[-LONGEST_TEXT // 2 :]}"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class RecordingError(ValueError):

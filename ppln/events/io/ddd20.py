@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ppln.errors import printable
 from ppln.events.events import Events, Sensor
-from ppln.events.io import CHUNK, Options, Packet, RecordingError, printable
+from ppln.events.io import CHUNK, Options, Packet, RecordingError
 from ppln.events.io.hdf5 import check_length, dataset, datasets, find, header, holds, look, opened
 from ppln.events.io.heap import byte_rows
 from ppln.events.recording import Frames, Imu, Signal, Triggers, Unread

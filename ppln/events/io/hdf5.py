@@ -36,7 +36,7 @@ HARMLESS_BYTES = 1 << 16  # of a deflated chunk: there is memory for whatever co
 SUM_BYTES = 4  # that Fletcher-32 adds
 PACKET_BYTES = 1 << 23  # of frames and signals
 MOST_LINKS = 16  # from name to name within a file
-KINDS = {"b": "bool", "i": "integers", "u": "unsigned integers", "f": "floats"}
+KINDS = {"b": "bool", "i": "integers", "u": "unsigned integers", "f": "floats", "S": "text of a fixed length"}
 
 
 def open_file(path: Path) -> Any:

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from ppln.errors import printable
 from ppln.events.events import Events, Sensor
-from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor, printable
+from ppln.events.io import Header, Options, Packet, RecordingError, agreed_sensor
 from ppln.events.io.limits import Allowance, decompressed
 from ppln.events.recording import Frames, Imu, Unread
 from ppln.imports import require

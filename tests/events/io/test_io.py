@@ -27,7 +27,7 @@ from ppln.events import (
     read_events,
     read_recording,
 )
-from ppln.events.io import Header, Options, Unread, detect, limits, printable
+from ppln.events.io import Header, Options, Unread, detect, limits
 from ppln.events.recording import Recording
 from ppln.events.windows import by_time
 
@@ -339,16 +339,6 @@ def test_other_errors_stay_as_they_are(broken, error):
     with pytest.raises(type(error)) as caught:
         read_events(broken(error))
     assert caught.value is error
-
-
-def test_text_is_made_printable():
-    for plain in ("", "speed", "Größe 5 µs", "名前", r"a\b"):
-        assert printable(plain) == plain
-    assert printable("a\x1b]0;title\x07b\r\n\x9b31m\u202e\udc80") == (
-        r"a\x1b]0;title\x07b\r\n\x9b31m\u202e\udc80"
-    )
-    assert len(printable("x" * 10**6)) < 2010
-    assert printable("x" * 2000) == "x" * 2000
 
 
 def test_errors_do_not_command_the_terminal(formats, tmp_path):

@@ -206,7 +206,7 @@ def _images(file: Path) -> list[NDArray]:
             frames = int(about["duration"] * about["fps"])
             places = sorted({frames * (2 * k + 1) // (2 * VIDEO_FRAMES) for k in range(VIDEO_FRAMES)})
             return [video.get_data(i) for i in places]
-    except (OSError, IndexError, KeyError, OverflowError, RuntimeError) as error:
+    except (OSError, ValueError, IndexError, KeyError, OverflowError, RuntimeError) as error:
         raise ValueError(f"{file} cannot be read ({error}); take it out of the folder") from error
 
 

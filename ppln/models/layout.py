@@ -17,6 +17,22 @@ def fold(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return layer(x) if x.dim() == 4 else layer(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
+def apart(network: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """network(*inputs) for inputs [N, ...]; on a CPU, without gradients, for one after the other.
+
+    What lies between its layers then stays in the caches, and its memory is used again: new memory of many
+    images is zeroed by the system page by page, which takes as long as a convolution.
+    """
+    if not is_cut(inputs[0]) or len(inputs[0]) < 2:
+        return network(*inputs)
+    return torch.cat([network(*(x[k : k + 1] for x in inputs)) for k in range(len(inputs[0]))])
+
+
+def is_cut(x: Tensor) -> bool:
+    """Whether x is worked on part by part."""
+    return x.is_cpu and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
 def repeat(y: Tensor, t: Tensor | float) -> Tensor:
     """y [B, ...] as it is for t a number or [B]; a view of it [B, T, ...] for t [B, T]. t was checked."""
     if not isinstance(t, Tensor) or t.dim() < 2:

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ppln.functional.times import as_times, known
-from ppln.models.layout import crop, fold, interpolate, pad, repeat, silence
+from ppln.models.layout import apart, crop, interpolate, is_cut, pad, repeat, silence
 from ppln.nn import PPConv2d
 from ppln.nn.released import ReleasedConv2d
 from ppln.protocols import EVENT_FRAMES, JOINTS
 
 _STRIDE = 4  # of the two pools
+_COEFFICIENTS = 1 << 20  # of an image at a time, where they are to stay in a processor's cache
 _AROUND = 2  # frames to either side of the one at t
 _Semantics = Literal["paper", "released"]
 
@@ -74,6 +75,15 @@ def _to_whole(out_channels: int) -> list[nn.Module]:
     return [*_up(32, 16), *_conv(16, 16), *_conv(16, 16), *_conv(16, out_channels)]
 
 
+class _Plain(nn.Sequential):
+    """Plain layers. On a CPU channels are last in them, which takes half the time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.is_cpu and not torch.compiler.is_compiling():
+            x = x.contiguous(memory_format=torch.channels_last)
+        return super().forward(x)
+
+
 class PoseCalabrese(nn.Module):
     """The plain network of the DHP19 data set, on the most recent frame alone. It ignores t.
 
@@ -85,11 +95,11 @@ class PoseCalabrese(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.in_channels = 1
-        self.features = nn.Sequential(*_encoder(1, [32, 64, 64, 64, 64]), *_decoder(JOINTS))
+        self.features = _Plain(*_encoder(1, [32, 64, 64, 64, 64]), *_decoder(JOINTS))
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
         as_times(t, x.shape[0], x, low=self.first_time)
-        return repeat(crop(self.features(pad(x, _STRIDE)), x), t)
+        return repeat(crop(apart(self.features, pad(x, _STRIDE)), x), t)
 
 
 class PoseCalabreseMod(nn.Module):
@@ -101,12 +111,12 @@ class PoseCalabreseMod(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.in_channels = EVENT_FRAMES
-        self.features = nn.Sequential(
+        self.features = _Plain(
             *_encoder(EVENT_FRAMES, [32, 64, 64, 64, 64]), *_decoder(EVENT_FRAMES * JOINTS)
         )
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        maps = crop(self.features(pad(x, _STRIDE)), x).unflatten(1, (EVENT_FRAMES, JOINTS))
+        maps = crop(apart(self.features, pad(x, _STRIDE)), x).unflatten(1, (EVENT_FRAMES, JOINTS))
         return interpolate(maps, t)
 
 
@@ -120,7 +130,7 @@ class PoseCalabreseAround(nn.Module):
         super().__init__()
         self.in_channels = EVENT_FRAMES
         inputs = 2 * _AROUND + 1
-        self.features = nn.Sequential(*_encoder(inputs, [32, 64, 64, 64, 64]), *_decoder(JOINTS))
+        self.features = _Plain(*_encoder(inputs, [32, 64, 64, 64, 64]), *_decoder(JOINTS))
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
         times, many = as_times(t, x.shape[0], x)
@@ -128,8 +138,13 @@ class PoseCalabreseAround(nn.Module):
         frames = (times * (EVENT_FRAMES - 1)).round().long()[..., None] + beside  # [B, T, 5]
         sample = torch.arange(x.shape[0], device=x.device)[:, None, None]
         around = pad(x, _STRIDE)[sample, frames.clamp(0, EVENT_FRAMES - 1)]
-        y = crop(fold(self.features, around), x)
-        return y if many else y.squeeze(1)
+        return _at_times(apart(self.features, around.flatten(0, 1)), times, many, x)
+
+
+def _at_times(maps: Tensor, times: Tensor, many: bool, x: Tensor) -> Tensor:
+    """Maps [B T, 13, H', W'] for times [B, T], as large as x, as they are returned."""
+    y = crop(maps.unflatten(0, times.shape), x)
+    return y if many else y.squeeze(1)
 
 
 class _ToldT(nn.Module):
@@ -141,21 +156,32 @@ class _ToldT(nn.Module):
         # One channel among many: with weights as theirs, t would hardly be heard.
         self.of_t = nn.Parameter(torch.empty(outputs).uniform_(-1, 1))
 
-    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        times, many = as_times(t, x.shape[0], x)
-        y = fold(self.conv, x)
-        y = y if x.dim() == 5 else y[:, None]
-        y = y + (times.to(y.dtype)[..., None] * self.of_t)[..., None, None]
-        return y if many else y.squeeze(1)
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        y = self.conv(x)
+        told = t.to(y.dtype)[..., None, None, None] * self.of_t[:, None, None]
+        return (y if t.dim() == 1 else y[:, None]) + told
 
 
 class _Timed(nn.ModuleList):
-    """Layers that take t, with a ReLU after each but the last."""
+    """Layers that take t, with a ReLU after each but the last: [N, ...] at [N] -> [N, ...]
 
-    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        for k, layer in enumerate(self):
-            x = layer(F.relu(x) if k else x, t)
-        return x
+    The first may be called alone, since its input is the same at all times: [B, ...] at [B, T].
+    """
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.rest(self[0](x, t), t)
+
+    def rest(self, y: Tensor, t: Tensor) -> Tensor:
+        """What follows the first. Layers are 1x1: where it pays, a few rows of the picture at a time."""
+        if is_cut(y):
+            rows = max(1, _COEFFICIENTS // (max(len(p) for p in self.parameters()) * y.shape[-1]))
+            return torch.cat([self._rest(part, t) for part in y.split(rows, -2)], -2)
+        return self._rest(y, t)
+
+    def _rest(self, y: Tensor, t: Tensor) -> Tensor:
+        for layer in list(self)[1:]:
+            y = layer(F.relu(y), t)
+        return y
 
 
 class PosePPLN(nn.Module):
@@ -165,6 +191,8 @@ class PosePPLN(nn.Module):
     it, and the mean of all. semantics: "released": its layers compute what the authors' code does, for
     comparison. plain: layers that are told t, with as many weights, are in place of the PP layers.
     """
+
+    first_time = 0  # of those that t may be; -1 for the authors' checkpoints
 
     def __init__(
         self,
@@ -177,35 +205,38 @@ class PosePPLN(nn.Module):
         plain: bool = False,
         conv: Callable[..., nn.Module] = PPConv2d,
     ) -> None:
-        super().__init__()
         if semantics not in ("paper", "released"):
             raise ValueError(f"semantics must be 'paper' or 'released', got {semantics!r}")
         if around and (plain or semantics == "released"):
             raise ValueError(
                 "around is True, but only the paper's PP layers can begin as frames; leave it out"
             )
+        super().__init__()
         conv = ReleasedConv2d if semantics == "released" else conv
         self.in_channels, self.around, self.semantics = EVENT_FRAMES, around, semantics
         options: dict[str, Any] = {"temperature": temperature, "normalize": normalize}
         layer = partial(conv, segments=segments, **options)
         first = partial(layer, segments=EVENT_FRAMES) if around else layer
         self.entry = _timed(EVENT_FRAMES, (4, 20), 4, first, plain)
-        self.encoder = nn.Sequential(*_encoder(4, [32, 32, 32, 64, 64]))
+        self.encoder = _Plain(*_encoder(4, [32, 32, 32, 64, 64]))
         self.middle = _timed(64, (32, 170), 64, layer, plain)
-        self.decoder = nn.Sequential(*_decoder(JOINTS))
+        self.decoder = _Plain(*_decoder(JOINTS))
         if around:
             _begin_as_frames(self.entry)
             silence(self.middle[-1])
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        first = own = t
+        times, many = as_times(t, x.shape[0], x, low=self.first_time)
+        own = known(2 * times - 1, -1, 1) if self.semantics == "released" else times
+        first = own
         if self.around:  # a frame's time is in the middle of its segment, and not near a knot
-            first = known((_checked(t, x) * (EVENT_FRAMES - 1) + 0.5) / EVENT_FRAMES)
-        if self.semantics == "released":
-            first = own = known(2 * _checked(t, x) - 1, -1, 1)
-        y = fold(self.encoder, F.relu(self.entry(pad(x, _STRIDE), first)))
-        y = F.relu(y + self.middle(y, own))
-        return crop(fold(self.decoder, y), x)
+            first = known((times * (EVENT_FRAMES - 1) + 0.5) / EVENT_FRAMES)
+        y = self.entry[0](pad(x, _STRIDE), first).flatten(0, 1)
+        return _at_times(apart(self._rest, y, first.flatten(), own.flatten()), times, many, x)
+
+    def _rest(self, y: Tensor, first: Tensor, own: Tensor) -> Tensor:
+        y = self.encoder(F.relu(self.entry.rest(y, first)))
+        return self.decoder(F.relu(y + self.middle(y, own)))
 
 
 def _timed(
@@ -214,12 +245,6 @@ def _timed(
     """Three 1x1 layers; widths: of PP layers, and of plain ones with as many weights in all."""
     layer = _ToldT if plain else partial(layer, kernel_size=1, bias=False)
     return _Timed(layer(*pair) for pair in pairwise([inputs, *[widths[plain]] * 2, outputs]))
-
-
-def _checked(t: Tensor | float, x: Tensor) -> Tensor:
-    """t as a tensor [B] or [B, T]."""
-    times, many = as_times(t, x.shape[0], x)
-    return times if many else times.squeeze(1)
 
 
 @torch.no_grad()
@@ -267,7 +292,7 @@ class PosePPLNOnce(nn.Module):
         layer = partial(PPConv2d, segments=segments, temperature=temperature, normalize=normalize)
         if each:
             before = _encoder(1, [32, 64, 64])
-            self.squeeze = nn.Sequential(*_scaled(nn.Conv2d(64, 20, 1, bias=False), 64))
+            self.squeeze = _Plain(*_scaled(nn.Conv2d(64, 20, 1, bias=False), 64))
             self.middle = _timed(20 * EVENT_FRAMES, (24, 162), 64, layer, plain)
         elif late:
             before = [*_encoder(EVENT_FRAMES, [32, 64, 64, 64]), *_to_half()]
@@ -275,19 +300,24 @@ class PosePPLNOnce(nn.Module):
         else:
             before = _encoder(EVENT_FRAMES, [32, 32, 32, 64, 64])
             self.middle = _timed(64, (32, 170), 64, layer, plain)
-        self.before = nn.Sequential(*before)
-        self.after = nn.Sequential(*(_to_whole(JOINTS) if late else _decoder(JOINTS)))
+        self.before = _Plain(*before)
+        self.after = _Plain(*(_to_whole(JOINTS) if late else _decoder(JOINTS)))
         if each:
             silence(self.middle[-1])  # at first, it sees the frame at t alone
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
+        times, many = as_times(t, x.shape[0], x)
         y = pad(x, _STRIDE)
         if self.each:
-            frames = fold(self.before, y[:, :, None])  # [B, 10, 64, H / 4, W / 4]
-            joined = fold(self.squeeze, frames).flatten(1, 2)
-            y = interpolate(frames, t) + self.middle(joined, t)
+            frames = apart(self.before, y.flatten(0, 1)[:, None])  # [B 10, 64, H / 4, W / 4]
+            joined = apart(self.squeeze, frames).unflatten(0, (-1, EVENT_FRAMES)).flatten(1, 2)
+            shortcut = interpolate(frames.unflatten(0, (-1, EVENT_FRAMES)), times)
         else:
-            y = self.before(y)
-            z = self.middle(y, t)
-            y = z + (y[:, None] if z.dim() == 5 else y)
-        return crop(fold(self.after, F.relu(y)), x)
+            joined = apart(self.before, y)
+            shortcut = repeat(joined, times)
+        z = self.middle[0](joined, times)
+        y = apart(self._rest, z.flatten(0, 1), times.flatten(), shortcut.flatten(0, 1))
+        return _at_times(y, times, many, x)
+
+    def _rest(self, z: Tensor, t: Tensor, shortcut: Tensor) -> Tensor:
+        return self.after(F.relu(shortcut + self.middle.rest(z, t)))

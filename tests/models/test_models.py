@@ -193,7 +193,6 @@ def test_every_parameter_learns(name: str):
         ("steering-ppln-rows", "trunk"),
         ("steering-plain-t", "trunk"),
         ("pose-ppln", "entry.0"),
-        ("pose-ppln-once", "before"),
         ("deblur-ppln", "encoder.0"),
         ("deblur-unet-blind", "encoder.0"),
         ("deblur-unet-14", "encoder.0"),

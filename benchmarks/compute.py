@@ -3,14 +3,14 @@
     python benchmarks/compute.py steering out/compute.json --picture out/compute.png
     python benchmarks/compute.py steering-donkey out/compute.json --size 60 80
     OMP_NUM_THREADS=1 python benchmarks/compute.py pose benchmarks/results/pose_cpu.json --size 260 344 \\
-        --rounds 3 --rows ppln ppln-released calabrese calabrese-mod calabrese-5 plain-t around once once-late \\
-        frames once-plain-t once-late-plain-t frames-plain-t
+        --rounds 3 --rows ppln ppln-released calabrese calabrese-mod calabrese-5 plain-t around once \\
+        once-late frames once-plain-t once-late-plain-t frames-plain-t
 
 One window at a time, at ten times each: ten rows of a drive, or ten event frames of two cameras.
-Multiplications and additions are those of convolutions and linear layers, by torch's own count; milliseconds are medians of
-rounds in which all take turns, ratios (to the first row) those of each round, of the processor's time on a CPU:
-others may use it, too. On a GPU in bf16. Errors are those of benchmarks/results/STUDY/study.json, means over
-seeds; without these, there is no picture.
+Multiplications and additions are those of convolutions and linear layers, by torch's own count; milliseconds
+are medians of rounds in which all take turns, ratios (to the first row) those of each round; on a CPU, of the
+processor's time: others may use it, too. On a GPU in bf16. Errors are those of
+benchmarks/results/STUDY/study.json, means over seeds; without these, there is no picture.
 """
 
 import argparse

@@ -106,7 +106,8 @@ class Pose(Task):
         t = torch.linspace(0, 1, EVENT_FRAMES, device=x.device)[rows]
         joints_px = pick(samples.joints_px.transpose(1, 2), rows)  # [B, T, V, J, 2]
         joints_mm = pick(samples.joints_mm, rows)
-        depth = geometry.depth(self.cameras.to(x.device)[:, None], joints_mm[:, :, None])
+        cameras = self.cameras.to(x.device, non_blocking=True)[:, None]  # nothing waits for the GPU
+        depth = geometry.depth(cameras, joints_mm[:, :, None])
         joints_px = torch.where(depth[..., None] > 0, joints_px, math.nan)
         target = heat_maps(
             joints_px if self.subpixel else joints_px.round(), (self.height, self.width), self.sigma_px

@@ -80,7 +80,7 @@ class _Plain(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cpu and not torch.compiler.is_compiling():
-            x = x.contiguous(memory_format=torch.channels_last)
+            x = x.clone(memory_format=torch.channels_last)  # contiguous() leaves a single channel as it is
         return super().forward(x)
 
 

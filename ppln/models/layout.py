@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ppln.functional.memory import new_empty
 from ppln.functional.times import as_times
 
 
@@ -25,7 +26,14 @@ def apart(network: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """
     if not is_cut(inputs[0]) or len(inputs[0]) < 2:
         return network(*inputs)
-    return torch.cat([network(*(x[k : k + 1] for x in inputs)) for k in range(len(inputs[0]))])
+    results = (network(*(x[k : k + 1] for x in inputs)) for k in range(len(inputs[0])))
+    first = next(results)
+    shape, strides = (len(inputs[0]), *first.shape[1:]), (first.numel(), *first.stride()[1:])
+    together = new_empty(first, shape, strides, first.dtype)
+    together[0] = first[0]
+    for k, result in enumerate(results, 1):
+        together[k] = result[0]
+    return together
 
 
 def is_cut(x: Tensor) -> bool:

@@ -92,7 +92,7 @@ class Knows(nn.Module):
         times = np.interp(t[0].double().numpy(), np.linspace(0, 1, EVENT_FRAMES), middles)
         self.asked.append((number, len(times)))
         joints = torch.from_numpy(true_joints(times))
-        maps = heat_maps(geometry.project(self.cameras[:, None, None], joints), SIZE, 2.0)
+        maps = heat_maps(geometry.project(self.cameras[:, None, None], joints).round(), SIZE, 2.0)
         high = np.stack([self.sure(camera, times) for camera in range(2)])
         return (maps * torch.from_numpy(high)[..., None, None]).float()
 

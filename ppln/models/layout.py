@@ -9,12 +9,36 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ppln.functional.memory import new_empty
 from ppln.functional.times import as_times
 
 
 def fold(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """A layer for images [B, C, H, W], applied to those or to [B, T, C, H, W]."""
     return layer(x) if x.dim() == 4 else layer(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+def apart(network: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """network(*inputs) for inputs [N, ...]; on a CPU, without gradients, for one after the other.
+
+    What lies between its layers then stays in the caches, and its memory is used again: new memory of many
+    images is zeroed by the system page by page, which takes as long as a convolution.
+    """
+    if not is_cut(inputs[0]) or len(inputs[0]) < 2:
+        return network(*inputs)
+    results = (network(*(x[k : k + 1] for x in inputs)) for k in range(len(inputs[0])))
+    first = next(results)
+    shape, strides = (len(inputs[0]), *first.shape[1:]), (first.numel(), *first.stride()[1:])
+    together = new_empty(first, shape, strides, first.dtype)
+    together[0] = first[0]
+    for k, result in enumerate(results, 1):
+        together[k] = result[0]
+    return together
+
+
+def is_cut(x: Tensor) -> bool:
+    """Whether x is worked on part by part."""
+    return x.is_cpu and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 def repeat(y: Tensor, t: Tensor | float) -> Tensor:

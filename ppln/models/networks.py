@@ -16,7 +16,13 @@ from ppln.models.ecir import DeblurECIR
 from ppln.models.edi import DeblurEDI
 from ppln.models.eslnet import DeblurESLNet, DeblurESLNetPP
 from ppln.models.head import DeblurPPLNHead
-from ppln.models.pose import PoseCalabrese, PoseCalabreseMod, PosePPLN
+from ppln.models.pose import (
+    PoseCalabrese,
+    PoseCalabreseAround,
+    PoseCalabreseMod,
+    PosePPLN,
+    PosePPLNOnce,
+)
 from ppln.models.steering import (
     SteeringHu,
     SteeringHuMod,
@@ -64,6 +70,8 @@ _MAPS = "[B, T, 13, H, W]: a heat map for each joint at t"
 
 _SMALL: dict[str, Any] = {"width": 40, "channels": 24, "layers": 4, "segments": 6, "plain": "hidden"}
 _SMALL_UNET: dict[str, Any] = {"width": 40, "residual": True, "balance": True}
+_FRAMES = "The encoder reads one frame at a time, and the features of all ten are joined."
+_TWIN = "The plain twin: layers that are told t are in place of the PP layers."
 _ROWS = "The trunk reads one frame and its events at a time, and the features of all ten are joined."
 
 NETWORKS = {
@@ -80,8 +88,19 @@ NETWORKS = {
     "deblur-unet-blind": NetworkSpec(DeblurUNet, _BLURRY, _SHARP),
     "deblur-unet-t": NetworkSpec(DeblurUNetT, _BLURRY, _SHARP),
     "pose-calabrese": NetworkSpec(PoseCalabrese, _LAST, _MAPS),
+    "pose-calabrese-5": NetworkSpec(PoseCalabreseAround, _EVENTS, _MAPS),
     "pose-calabrese-mod": NetworkSpec(PoseCalabreseMod, _EVENTS, _MAPS),
+    "pose-plain-frames-t": NetworkSpec(
+        partial(PosePPLNOnce, each=True, plain=True), _EVENTS, _MAPS, note=f"{_FRAMES} {_TWIN}"
+    ),
+    "pose-plain-once-t": NetworkSpec(partial(PosePPLNOnce, plain=True), _EVENTS, _MAPS, note=_TWIN),
+    "pose-plain-t": NetworkSpec(partial(PosePPLN, plain=True), _EVENTS, _MAPS, note=_TWIN),
     "pose-ppln": NetworkSpec(PosePPLN, _EVENTS, _MAPS),
+    "pose-ppln-around": NetworkSpec(
+        partial(PosePPLN, around=True), _EVENTS, _MAPS, note="The first three begin as the frames around t."
+    ),
+    "pose-ppln-frames": NetworkSpec(partial(PosePPLNOnce, each=True), _EVENTS, _MAPS, note=_FRAMES),
+    "pose-ppln-once": NetworkSpec(PosePPLNOnce, _EVENTS, _MAPS),
     "steering-hu": NetworkSpec(SteeringHu, _PAIR, _ANGLE),
     "steering-humod": NetworkSpec(SteeringHuMod, _PAIRS, _ANGLE),
     "steering-plain-10": NetworkSpec(SteeringPlain10, _PAIRS, _ANGLE),

@@ -19,13 +19,20 @@ from ppln.models.weights import plain_options
 
 FILE = "study.json"
 _FORMAT, _VERSION = "ppln study", 1
-_HOW = ("seconds", "samples_per_s", "on", "about")  # of a training: how it went, and not what came out
+_HOW = (
+    "seconds",
+    "samples_per_s",
+    "losses",
+    "on",
+    "about",
+)  # of a training: how it went, and not what came out
 
 Plain = dict[str, Any]
 
 TRAINING = {
     "samples": int,
     **dict.fromkeys(("loss", "seconds", "samples_per_s"), float),
+    "losses?": [float],
     "on": str,
     "validation?": {str: NUMBER},
     "about": {"git": Maybe({"revision": str, "dirty": bool}), "versions": {str: str}},

@@ -206,6 +206,10 @@ def _from_log(folder: Path, settings: Train) -> Plain:
         "seconds": sum(n * batch * s for n, s in zip(np.diff(steps).tolist(), working, strict=True)),
         "samples_per_s": float(np.median([row["samples_per_s"] for row in rows])),
         "loss": float(np.mean([row["loss"] for row in rows[-max(1, len(rows) // 10) :]])),  # the last tenth
+        # Of every tenth, if there are so many: whether it still falls.
+        "losses": [float(np.mean(part)) for part in np.array_split([row["loss"] for row in rows], 10)]
+        if len(rows) >= 10
+        else [],
     }
 
 

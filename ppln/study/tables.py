@@ -236,11 +236,14 @@ def _interval_text(interval: Interval | None, digits: int) -> str:
 def _training(study: Study, grouped: Grouped) -> str:
     metric, digits = study.metric, _digits(study, study.metric)
     frames = [study.frames[0]] if study.frames else []
+    every = (result["training"] for mine in grouped.values() for result in mine)
+    has_losses = any(training.get("losses") for training in every if training)
     head = [
         "",
         "learning rate",
         "samples",
         *frames,
+        *(["loss on the way"] if has_losses else []),
         "loss at the end",
         f"{_metric(study, metric)}, validation",
     ]
@@ -261,6 +264,7 @@ def _training(study: Study, grouped: Grouped) -> str:
                 f"{settings['optimizer']['learning_rate']:g}",
                 f"{samples:,}",
                 *frames,
+                *([_on_the_way(told)] if has_losses else []),
                 _mean([training["loss"] for training in told], 4),
                 _mean(checked, digits),
                 f"{fmean(training['seconds'] for training in told):.0f}",
@@ -276,7 +280,16 @@ def _training(study: Study, grouped: Grouped) -> str:
         "Seconds are without waiting for samples, which the first training of a machine makes for all. "
         f"Revisions: {', '.join(revisions) or 'none'}. torch {', '.join(versions) or 'none'}."
     )
+    if has_losses:
+        note = f"Loss on the way: means of the 2nd, 4th, 6th and 8th tenth; at the end: of the last. {note}"
     return f"{grid(rows)}\n\n{note}"
+
+
+def _on_the_way(told: Sequence[Plain]) -> str:
+    """How the loss fell, means over seeds."""
+    curves = [losses for training in told if len(losses := training.get("losses", [])) == 10]
+    means = [fmean(tenth) for tenth in zip(*curves, strict=True)]
+    return ", ".join(f"{value:.4g}" for value in means[1:8:2])
 
 
 def revision(git: Mapping[str, Any] | None) -> str:

@@ -7,8 +7,8 @@ map, and the mean over maps.
 A joint is found at the pixel with the largest value; of several, the first in reading order. In space, it is
 where the rays of both cameras meet. That is updated only when both maxima, the confidence, exceed 0.3, else
 held; before the first update in a sample, what each frame gives is taken, sure or not: every joint counts.
-Errors (MPJPE) are means over all joints that lie in the picture; in mm, over those that lie in both. Joints
-whose place is not known count nowhere, nor in the loss.
+Errors (MPJPE) are means over all joints that lie in the picture; in mm, over those that lie in both. A joint
+behind a camera lies in no picture of it. Joints whose place is not known count nowhere, nor in the loss.
 
 Dimensions: B samples, V cameras, T time stamps, J joints, H x W image.
 """
@@ -77,6 +77,9 @@ class Pose(Task):
     drawn anew each time. Evaluation takes all."""
     sigma_px: float = 4.0
     """Size of the spot that marks a joint in a heat map: its standard deviation, in pixels."""
+    subpixel: bool = False
+    """Heat maps to learn are centred where joints are, instead of at the nearest pixel, and joints are found
+    between pixels: at the peak of the Gaussian through a map's largest value and its neighbours."""
     motions: Path | None = None
     """A folder or zip of recorded motions, as BVH files. Default: motions made by arithmetic."""
     substeps: int = 10
@@ -122,9 +125,14 @@ class Pose(Task):
         rows = draw_times(self.times_per_sample, EVENT_FRAMES, x, positions, seed)
         t = torch.linspace(0, 1, EVENT_FRAMES, device=x.device)[rows]
         joints_px = pick(samples.joints_px.transpose(1, 2), rows)  # [B, T, V, J, 2]
-        target = heat_maps(joints_px, x.shape[-2:], self.sigma_px)
-        joints = {"joints_px": joints_px, "joints_mm": pick(samples.joints_mm, rows)}
-        return Batch(x, t, target, joints)
+        joints_mm = pick(samples.joints_mm, rows)
+        cameras = self.cameras.to(x.device, non_blocking=True)[:, None]  # nothing waits for the GPU
+        behind = geometry.depth(cameras, joints_mm[:, :, None]) <= 0
+        joints_px = torch.where(behind[..., None], -math.inf, joints_px)
+        places = joints_px if self.subpixel else joints_px.round()
+        target = heat_maps(places, x.shape[-2:], self.sigma_px)
+        whose = {"subject": samples.subject, "movement": samples.movement}
+        return Batch(x, t, target, {"joints_px": joints_px, "joints_mm": joints_mm, **whose})
 
     def predict(self, model: nn.Module, batch: Batch) -> Tensor:
         """Each camera on its own. A network for one frame (one channel) is given that of each time."""
@@ -148,7 +156,7 @@ class Pose(Task):
         return torch.where(known, error, 0).sum() / known.sum().clamp(min=1)
 
     def judge(self, prediction: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Means over a sample's joints, and how many joints there are in each."""
+        """Means over a sample's joints, how many joints there are in each, and whose they are."""
         true_px, true_mm = batch.extra["joints_px"], batch.extra["joints_mm"]
         pixels, points = self.locate(prediction)
         inside = _inside(true_px.round(), batch.x.shape[-2:])  # [B, T, V, J]
@@ -163,7 +171,7 @@ class Pose(Task):
             of_one = (v[:, :, view].flatten(1, 2) for v in (pixels, true_px, inside))
             columns[f"mpjpe_px_camera{number}"] = mpjpe(*of_one)
             columns[f"joints_px_camera{number}"] = inside[:, :, view].double().sum((1, 2))
-        return columns
+        return columns | {name: batch.extra[name].double() for name in ("subject", "movement")}
 
     def summarize(self, columns: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
         """Every joint counts alike, whatever sample it is in."""
@@ -182,7 +190,14 @@ class Pose(Task):
 
     def seen(self, prediction: Tensor) -> tuple[Tensor, Tensor]:
         """Joints in heat maps [..., H, W] -> (column, row) [..., 2], and the confidence [...]"""
-        return peaks(prediction)
+        return peaks(prediction, self.subpixel)
+
+    @staticmethod
+    def movements() -> tuple[str, ...]:
+        """What is done in samples of people, by number."""
+        from ppln.datasets.synthetic.people.movements import MOVEMENTS  # loads the simulator
+
+        return MOVEMENTS
 
     @property
     def cameras(self) -> Tensor:
@@ -206,29 +221,41 @@ class Pose(Task):
         )
 
 
-def heat_maps(joints_px: Tensor, size: Sequence[int], sigma_px: float) -> Tensor:
-    """Joints (column, row) [..., 2] -> [..., H, W]: a Gaussian around the nearest pixel, 1 there.
+def heat_maps(places: Tensor, size: Sequence[int], sigma_px: float) -> Tensor:
+    """Places (column, row) [..., 2] -> [..., H, W]: a Gaussian around each, 1 there.
 
-    A joint outside the picture, or not known (NaN), has a map of zeros.
+    One whose nearest pixel lies outside the picture, or that is NaN, has a map of zeros.
     """
-    inside = _inside(joints_px.round(), size)
-    place = torch.where(inside[..., None], joints_px.round(), 0)
+    inside = _inside(places.round(), size)
     column, row = (
-        torch.exp((torch.arange(length, device=place.device) - x[..., None]).square() / (-2 * sigma_px**2))
-        for length, x in zip(reversed(size), place.unbind(-1), strict=True)
+        torch.exp((torch.arange(length, device=places.device) - x[..., None]).square() / (-2 * sigma_px**2))
+        for length, x in zip(
+            reversed(size), torch.where(inside[..., None], places, 0).unbind(-1), strict=True
+        )
     )
-    row = row * inside[..., None]
-    return row[..., :, None] * column[..., None, :]
+    return (row * inside[..., None])[..., :, None] * column[..., None, :]
 
 
-def peaks(maps: Tensor) -> tuple[Tensor, Tensor]:
+def peaks(maps: Tensor, subpixel: bool = False) -> tuple[Tensor, Tensor]:
     """Heat maps [..., H, W] -> the places of their maxima (column, row) [..., 2], and these [...].
 
-    Where a map has a NaN, so does its place.
+    subpixel: the places of the peaks of Gaussians through the largest value and its two neighbours, in either
+    direction; not where there are no two, or one is not above 0. Where a map has a NaN, so does its place.
     """
     confidence, place = maps.flatten(-2).max(-1)
-    width = maps.shape[-1]
+    height, width = maps.shape[-2:]
     pixels = torch.stack([place % width, place // width], -1).double()
+    if subpixel:
+        for axis, (step, length) in enumerate(((1, width), (width, height))):
+            inner = (pixels[..., axis] > 0) & (pixels[..., axis] < length - 1)
+            beside = [
+                maps.flatten(-2).gather(-1, torch.where(inner, place + way, place)[..., None])
+                for way in (-step, step)
+            ]
+            # How far the logarithms fall to either side of the peak of a parabola.
+            before, after = (confidence.double().log() - of.squeeze(-1).double().log() for of in beside)
+            whole = ~inner | ((before + after) == 0) | ~(before + after).isfinite()
+            pixels[..., axis] += torch.where(whole, 0.0, (before - after) / (2 * (before + after)))
     return torch.where(confidence.isnan()[..., None], math.nan, pixels), confidence
 
 

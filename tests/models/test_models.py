@@ -34,8 +34,15 @@ NAMES = [
     "deblur-unet-blind",
     "deblur-unet-t",
     "pose-calabrese",
+    "pose-calabrese-5",
     "pose-calabrese-mod",
+    "pose-plain-frames-t",
+    "pose-plain-once-t",
+    "pose-plain-t",
     "pose-ppln",
+    "pose-ppln-around",
+    "pose-ppln-frames",
+    "pose-ppln-once",
     "steering-hu",
     "steering-humod",
     "steering-plain-10",
@@ -79,7 +86,7 @@ def inputs(name: str, height: int = 21, width: int = 18, batch: int = B) -> Tens
     channels = next(
         count for start, count in CHANNELS.items() if name == start or name.startswith(f"{start}-")
     )
-    if name in ("pose-calabrese-mod", "steering-humod"):
+    if name in ("pose-calabrese-5", "pose-calabrese-mod", "steering-humod"):
         channels = CHANNELS[name.split("-")[0]]
     generator = torch.Generator().manual_seed(1)
     return torch.rand(batch, channels, height, width, generator=generator, dtype=torch.float64)
@@ -111,8 +118,15 @@ def test_the_list():
         ("steering-plain-rows-10", 465_686),
         ("steering-plain-rows-t", 464_237),
         ("pose-calabrese", 218_592),
+        ("pose-calabrese-5", 218_592 + 4 * 16 * 9),
         ("pose-calabrese-mod", 218_592 + 9 * 16 * 9 + 9 * 13 * 16 * 9),
         ("pose-ppln", 215_648),
+        ("pose-ppln-around", 217_160),
+        ("pose-ppln-once", 215_792),
+        ("pose-ppln-frames", 215_264),
+        ("pose-plain-t", 215_516),
+        ("pose-plain-once-t", 215_656),
+        ("pose-plain-frames-t", 215_544),
         ("deblur-ppln", 192_095_064),
         ("deblur-unet-blind", 172_622_332),
         ("deblur-unet-t", 172_622_332 + 192 * 25 + 1),
@@ -193,7 +207,7 @@ def test_what_does_not_depend_on_time_runs_once(name: str, part: str):
     assert [shape[:2] for shape in calls] == [x.shape[:2]]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("deblur-", "steering-"))])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("t", [-0.1, 1.1, float("nan")])
 def test_times_outside_are_errors(name: str, t: float):
     for value in (t, torch.tensor([0.5, t])):

@@ -2,13 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from test_studies import assert_sound
 
 from ppln.engine import provenance
-from ppln.study import tables, tune
-from ppln.study.budget import Reproduce
+from ppln.study import STUDIES, runner, tables, tune
+from ppln.study.budget import Reproduce, train_settings
 from ppln.study.claims import judge
 from ppln.study.reproduce import reproduce
 from ppln.study.rows import Claim, Column, Metric, Row, Search, Study, Table
@@ -57,8 +58,8 @@ STEERING = Study(
     search=Search(("ppln",), rates=(1e-3, 1e-2, 1e-1), steps=1),
 )
 
-POSE = Study(
-    name="pose",
+POSE = replace(
+    STUDIES["pose"],
     settings={
         "task": {
             **{"name": "pose", "height": 64, "width": 88, "train_samples": 2, "substeps": 2},
@@ -67,27 +68,11 @@ POSE = Study(
         "optimizer": {"optimizer": "rmsprop", "batch": 1, "steps": 2},
         "machine": {"keep_samples": True},
     },
-    budget="One budget: {train_samples:,} samples, {steps:,} steps of {batch}.",
-    sets={"people": {}},
-    metrics={
-        "mpjpe_mm": Metric("3D MPJPE", 1, "lower"),
-        "mpjpe_px_camera2": Metric("2D MPJPE, camera 2", 2, "lower"),
-        "mpjpe_px_camera3": Metric("2D MPJPE, camera 3", 2, "lower"),
-    },
-    columns=tuple(
-        Column(metric, "people") for metric in ("mpjpe_px_camera2", "mpjpe_px_camera3", "mpjpe_mm")
+    rows=tuple(
+        replace(row, task={**row.task, "times_per_sample": 1}) if row.key == "once" else row
+        for row in STUDIES["pose"].rows
     ),
-    rows=(
-        Row("ppln", "PPLN", "pose-ppln", paper={"mpjpe_mm": "73.05"}),
-        Row("bare", "PPLN, not normalised", "pose-ppln", {"normalize": False}, {"times_per_sample": 1}),
-    ),
-    tables=(Table("All systems", ("ppln", "bare")),),
-    claims=(Claim("ppln", "bare", "people", "mpjpe_mm"),),
     seeds=(0,),
-    later={"times_per_sample": 1},
-    frames=("heat maps", "times_per_sample"),
-    paper=("mpjpe_mm",),
-    paper_data="DHP19",
 )
 
 
@@ -102,9 +87,9 @@ def read(out):
 
 def lines(text, title):
     """The lines of a table: cells by its head, for each title."""
-    table = [line.strip("|").split("|") for line in text.partition(f"### {title}\n")[2].strip().splitlines()]
-    table = [[cell.strip() for cell in row] for row in table[: [len(r) for r in [*table, []]].index(0)]]
-    head, _, *rows = [row for row in table if len(row) == len(table[0])]
+    table = text.partition(f"### {title}\n")[2].strip().partition("\n\n")[0].splitlines()
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    head, _, *rows = table
     return {row[0]: dict(zip(head, row, strict=True)) for row in rows}
 
 
@@ -151,15 +136,48 @@ def test_a_study_of_steering(tmp_path):
 
 
 def test_a_study_of_pose(tmp_path):
-    done, found = reproduce(POSE, Reproduce(tmp_path, device="cpu"), print)
-    assert len(done.now) == 2
+    rows = ("ppln", "once", "calabrese-5-between")
+    done, found = reproduce(POSE, Reproduce(tmp_path, device="cpu", rows=rows), print)
+    assert len(done.now) == 3
     text = tables.markdown(POSE, found)
-    row = lines(text, "All systems")["PPLN"]
+    row = lines(text, "The paper's networks")["PPLN"]
     assert re.fullmatch(r"\d+\.\d\d", row["2D MPJPE, camera 3, people"])
     assert row["3D MPJPE, paper (DHP19)"] == "73.05"
     took = lines(text, "What it took")
-    assert [took[title]["heat maps"] for title in ("PPLN", "PPLN, not normalised")] == ["4", "2"]
-    assert "p, one-tailed" not in text
-    (verdict,) = (judge(POSE, claim, found["results"]) for claim in POSE.claims)
+    assert [took[title]["times"] for title in ("PPLN", "encoder once")] == ["4", "2"]
+    claim = Claim("ppln", "once", "people", "mpjpe_mm")
+    verdict = judge(POSE, claim, found["results"])
     assert (verdict.p, verdict.seeds) == (None, 1)
     assert "its interval over seeds is on its side of 0" in text
+    # Whose samples they are; what is told by parts is what all samples of a part have.
+    of = found["results"][0]["sets"]["people"]
+    for part in ("subject", "movement"):
+        told = lines(text, f"By {part}")
+        labels = next(table.labels for table in POSE.tables if table.by == part)
+        assert told.keys() == {labels.get(value, value) for value in of["parts"][part]}
+        count = len(of["parts"][part])
+        assert count > 1 or [*of["parts"][part].values()] == [of["metrics"]]
+    between = found["results"][2]
+    assert between["settings"]["task"]["subpixel"]
+    assert not between["sets"]["people"]["settings"]["subpixel"]  # the samples are those of all rows
+
+
+def test_how_the_loss_fell_is_told(tmp_path):
+    """Of trainings long enough, in every study; results of earlier versions have only its end."""
+    _, found = reproduce(
+        STEERING, Reproduce(tmp_path, device="cpu", rows=("humod", "ppln"), seeds=(0,), test_samples=1), print
+    )
+    assert "loss on the way" not in tables.markdown(STEERING, found)
+    (folder := tmp_path / "run").mkdir()
+    values = [f"{step},{100 - step},8,0\n" for step in range(1, 41)]
+    (folder / "train.csv").write_text("step,loss,samples_per_s,data_wait\n" + "".join(values))
+    settings = train_settings(STEERING, STEERING.rows[0], 0, Reproduce(tmp_path))
+    told = runner._from_log(folder, settings)
+    assert told["losses"] == [97.5 - 4 * k for k in range(10)]
+    assert told["losses"][-1] == told["loss"]
+    found["results"][0]["training"] |= told
+    text = tables.markdown(STEERING, found)
+    took = lines(text, "What it took")
+    assert took["ResNet"]["loss on the way"] == "93.5, 85.5, 77.5, 69.5"
+    assert took["PPLN"]["loss on the way"] == ""
+    assert "Loss on the way: means of the 2nd, 4th, 6th and 8th tenth" in text

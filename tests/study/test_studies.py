@@ -77,6 +77,19 @@ def test_rows_of_steering_are_equally_large(name):
         assert larger or 0.95 * 463_425 <= size <= 1.05 * 463_425, f"{row.key} has {size:,}"
 
 
+@pytest.mark.parametrize("name", ["pose", "pose-half"])
+def test_rows_of_pose_are_equally_large(name, tmp_path):
+    """But for those that change the number of segments, and the paper's of ten outputs."""
+    study = STUDIES[name]
+    for row in study.rows:
+        size = sum(p.numel() for p in without_memory(row.model, row.options).parameters())
+        larger = row.key == "calabrese-mod" or row.key.startswith("ppln-segments")
+        assert larger or 0.95 * 215_648 <= size <= 1.05 * 215_648, f"{row.key} has {size:,}"
+        built = train_settings(study, row, 1, Reproduce(tmp_path))
+        assert (built.optimizer.alpha, built.optimizer.eps, built.optimizer.clip_norm) == (0.9, 1e-7, 10)
+        assert built.task.sigma_px == pytest.approx(4 * built.task.height / 260)
+
+
 def assert_sound(study: Study) -> None:
     """What a study names is there."""
     keys = [row.key for row in study.rows]

@@ -24,12 +24,14 @@ def samples():
     return SMALL.source("train").batch(range(4))
 
 
-def batch_of(joints_mm):
+def batch_of(joints_mm, subpixel=False):
     """People at known places [B, T, 13, 3], in pictures of full size."""
     cameras = FULL.cameras[:, None]  # [V, 1, 3, 4]
     joints_px = geometry.project(cameras, joints_mm[:, :, None])
+    nobody = torch.full((len(joints_mm),), -1)
     joints = {"joints_px": joints_px.float(), "joints_mm": joints_mm.float()}
-    target = heat_maps(joints_px, (260, 344), 4.0)
+    joints |= {"subject": nobody, "movement": nobody}
+    target = heat_maps(joints_px if subpixel else joints_px.round(), (260, 344), 4.0)
     times = torch.linspace(0, 1, 10)[: joints_mm.shape[1]].expand(joints_mm.shape[:2])
     return Batch(torch.zeros(len(joints_mm), 2, 10, 260, 344), times, target.float(), joints)
 
@@ -86,15 +88,31 @@ def test_a_sample_does_not_depend_on_its_batch(samples):
     assert_halves_are_the_whole(SMALL, prediction, whole, halves, rtol=1e-9)
 
 
-def test_a_heat_map_is_a_gaussian_around_the_nearest_pixel():
-    joints = torch.tensor([[20.3, 9.6], [0.0, 31.4], [-0.6, 5.0], [5.0, 31.6], [43.4, -0.4]])
-    maps = heat_maps(joints, (32, 44), 2.0)
-    assert maps.shape == (5, 32, 44)
-    v, u = torch.meshgrid(torch.arange(32), torch.arange(44), indexing="ij")
-    expected = torch.exp(-((u - 20) ** 2 + (v - 10) ** 2) / 8)
-    torch.testing.assert_close(maps[0], expected)
-    assert maps[0, 10, 20] == maps[1, 31, 0] == maps[4, 0, 43] == 1
-    assert (maps[2:4] == 0).all()  # outside the picture
+def gaussian(u0, v0, sigma, height=32, width=44):
+    v, u = np.mgrid[:height, :width]
+    return np.exp(-((u - u0) ** 2 + (v - v0) ** 2) / (2 * sigma**2))
+
+
+def test_a_heat_map_is_a_gaussian():
+    places = torch.tensor([[20.3, 9.6], [20.0, 10.0], [0.0, 31.4], [-0.6, 5.0], [5.0, 31.6], [43.4, -0.4]])
+    maps = heat_maps(places, (32, 44), 2.0)
+    assert maps.shape == (6, 32, 44)
+    for k in (0, 1, 2, 5):
+        np.testing.assert_allclose(maps[k], gaussian(*places[k].double().numpy(), 2.0), rtol=0, atol=1e-6)
+    assert maps[1, 10, 20] == 1
+    assert (maps[3:5] == 0).all()  # outside the picture
+    places[0, 1] = math.nan
+    assert (heat_maps(places, (32, 44), 2.0)[0] == 0).all()
+
+
+@pytest.mark.parametrize("subpixel", [False, True])
+def test_targets_are_centred_at_the_pixel_or_at_the_joint(samples, subpixel):
+    batch = replace(SMALL, subpixel=subpixel).batch(samples, None, seed=0)
+    place = batch.extra["joints_px"][1, 4, 0, 7].double()
+    inside = [(batch.extra["joints_px"][1, 4, 0, 7] > 1).all(), place[0] < 42, place[1] < 30]
+    assert all(inside)
+    expected = gaussian(*(place if subpixel else place.round()).numpy(), 1.5)
+    np.testing.assert_allclose(batch.target[1, 4, 0, 7], expected, rtol=0, atol=1e-5)
 
 
 def test_peaks():
@@ -102,10 +120,27 @@ def test_peaks():
     maps[0, 3, 6] = 0.4
     maps[1, 2, 1] = maps[1, 4, 0] = 2.0
     maps[3, 1, 1] = math.nan
-    place, confidence = peaks(maps)
-    assert place[:3].tolist() == [[6, 3], [1, 2], [0, 0]]  # of equal ones, the first
-    assert place[3].isnan().all()
-    torch.testing.assert_close(confidence[:3], torch.tensor([0.4, 2.0, 0.0]))
+    for subpixel in (False, True):  # beside these are zeros, or the edge
+        place, confidence = peaks(maps, subpixel)
+        assert place[:3].tolist() == [[6, 3], [1, 2], [0, 0]]  # of equal ones, the first
+        assert place[3].isnan().all()
+        torch.testing.assert_close(confidence[:3], torch.tensor([0.4, 2.0, 0.0]))
+
+
+@pytest.mark.parametrize("type", [torch.float64, torch.float32])
+def test_peaks_between_pixels(type):
+    """Exact for Gaussians of any height; at the edge, along it."""
+    places = [(20.3, 9.6), (7.5, 12.0), (1.2, 30.49), (41.9, 1.0), (10.4, 0.0), (43.0, 7.7)]
+    maps = torch.tensor(np.array([0.37 * gaussian(*place, 2.0) for place in places]), dtype=type)
+    found, confidence = peaks(maps, subpixel=True)
+    tolerance = 1e-12 if type == torch.float64 else 1e-5
+    torch.testing.assert_close(found, torch.tensor(places, dtype=torch.float64), rtol=0, atol=tolerance)
+    assert torch.equal(confidence, maps.flatten(1).amax(1))
+    assert (peaks(maps)[0] - found).abs().max() > 0.4
+    flat = torch.ones(3, 3)
+    assert peaks(flat, subpixel=True)[0].tolist() == [0, 0]
+    flat[1, 1:] = 2  # two pixels are highest
+    assert peaks(torch.cat([flat, flat[:, :1]], 1), subpixel=True)[0].tolist() == [1.5, 1]
 
 
 def test_what_is_seen_by_both_is_found_in_space():
@@ -118,6 +153,10 @@ def test_what_is_seen_by_both_is_found_in_space():
     assert (columns["mpjpe_px"] < 0.5).all()
     assert columns["joints_mm"].tolist() == [39, 39]
     assert columns["joints_px"].tolist() == [78, 78]
+    between = replace(FULL, subpixel=True)
+    columns = between.judge(batch_of(joints, subpixel=True).target, batch_of(joints))
+    assert (columns["mpjpe_mm"] < 0.01).all()
+    assert (columns["mpjpe_px"] < 1e-3).all()
 
 
 def test_a_joint_is_held_until_both_cameras_are_sure():
@@ -156,6 +195,35 @@ def test_joints_outside_the_picture_are_not_judged():
     assert [float(columns[f"joints_px_camera{k}"]) for k in (2, 3)] == [13, 12]
     for name in Pose.metrics:
         assert columns[name] == pytest.approx(float(FULL.judge(batch.target, batch)[name]), abs=1e-9)
+
+
+def test_joints_behind_a_camera_are_in_no_picture(samples):
+    """The matrix gives them a place in it, upside down."""
+    where = samples.joints_mm.clone()
+    centre, middle = geometry.centre(SMALL.cameras[1]).float(), where[0, 2, 5].clone()
+    where[0, 2, 5] = 1.5 * centre - 0.5 * middle  # behind camera 3
+    P = SMALL.cameras[:, None]
+    seen = geometry.project(P, where.double()[0, 2]).float()
+    torch.testing.assert_close(seen[1, 5], samples.joints_px[0, 1, 2, 5], atol=1e-2, rtol=0)
+    joints_px = samples.joints_px.clone()
+    joints_px[0, :, 2] = seen
+    behind = samples._replace(joints_mm=where, joints_px=joints_px)
+    batch = SMALL.batch(behind, None, seed=0)
+    assert (batch.extra["joints_px"][0, 2, 1, 5] == -math.inf).all()
+    assert (batch.target[0, 2, 1, 5] == 0).all()
+    assert batch.extra["joints_px"].isinf().sum() == 2
+    counts = [SMALL.judge(of.target, of) for of in (SMALL.batch(samples, None, seed=0), batch)]
+    lost = {name: float(counts[0][name][0] - counts[1][name][0]) for name in counts[0] if "joints" in name}
+    assert (lost["joints_px_camera3"], lost["joints_mm"]) == (1, 1)
+    assert math.isfinite(SMALL.loss(batch.target, batch))
+
+
+def test_rows_say_whose_they_are(samples):
+    batch = SMALL.batch(samples, None, seed=0)
+    columns = SMALL.judge(batch.target, batch)
+    assert columns["subject"].tolist() == samples.subject.tolist()
+    assert columns["movement"].tolist() == samples.movement.tolist()
+    assert SMALL.summarize({name: of.numpy() for name, of in columns.items()}).keys() == Pose.metrics.keys()
 
 
 def test_every_joint_counts_alike():

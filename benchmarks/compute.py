@@ -1,0 +1,154 @@
+"""Error against compute, of the rows of a study of steering or pose: GFLOP and time of a window, a picture.
+
+    python benchmarks/compute.py steering out/compute.json --picture out/compute.png
+    python benchmarks/compute.py steering-donkey out/compute.json --size 60 80
+    OMP_NUM_THREADS=1 python benchmarks/compute.py pose benchmarks/results/pose_cpu.json --size 260 344 \\
+        --rounds 3 --rows ppln ppln-released calabrese calabrese-mod calabrese-5 plain-t around once \\
+        once-late frames once-plain-t once-late-plain-t frames-plain-t
+
+One window at a time, at ten times each: ten rows of a drive, or ten event frames of two cameras.
+Multiplications and additions are those of convolutions and linear layers, by torch's own count; milliseconds
+are medians of rounds in which all take turns, ratios (to the first row) those of each round; on a CPU, of the
+processor's time: others may use it, too. On a GPU in bf16. Errors are those of
+benchmarks/results/STUDY/study.json, means over seeds; without these, there is no picture.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from ppln.engine import provenance
+from ppln.models import create_model
+from ppln.study import STUDIES, portions, tables
+from ppln.study.rows import Row, Study
+
+RESULTS = Path(__file__).parent / "results"
+TIMES = 10
+IMAGES = {"steering": 1, "pose": 2}  # of a window
+ALONE = ("steering-hu", "pose-calabrese")  # which see one time only: a pass for each
+AS_LONG = ("-frames", "-events", "-every-2", "-between")  # rows that compute what others do
+
+
+def window_of(row: Row, size: Sequence[int], device: torch.device) -> Callable[[], Any]:
+    """A function that predicts all of a window."""
+    net: Any = create_model(row.model, **dict(row.options)).to(device).eval()
+    images = IMAGES[row.model.partition("-")[0]]
+    x = torch.rand(images, net.in_channels, *size, device=device)
+    t = torch.linspace(0, 1, TIMES, device=device).expand(images, TIMES).contiguous()
+    if row.model in ALONE:
+        x, t = x.repeat_interleave(TIMES, 0), t.flatten()
+
+    def predict() -> Any:
+        with (
+            torch.inference_mode(),
+            torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"),
+        ):
+            return net(x, t)
+
+    return predict
+
+
+def measured(
+    rows: Sequence[Row], size: Sequence[int], rounds: int, device: torch.device
+) -> dict[str, dict[str, float]]:
+    calls = {row.key: window_of(row, size, device) for row in rows}
+    found: dict[str, dict[str, float]] = {}
+    for key, call in calls.items():
+        with FlopCounterMode(display=False) as counter:
+            call()
+        found[key] = {"gflop": counter.get_total_flops() / 1e9}
+    took: dict[str, list[tuple[float, float]]] = {key: [] for key in calls}  # seconds, and the processor's
+    for _ in range(rounds):
+        for key, call in calls.items():
+            start = time.perf_counter(), time.process_time()
+            call()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            took[key].append((time.perf_counter() - start[0], time.process_time() - start[1]))
+    which = 0 if device.type == "cuda" else 1
+    first = [each[which] for each in took[next(iter(calls))]]
+    for key, pairs in took.items():
+        seconds, processor = zip(*pairs, strict=True)
+        ratios = (pair[which] / of for pair, of in zip(pairs, first, strict=True))
+        found[key]["ms"] = 1e3 * statistics.median(seconds)
+        found[key]["cpu_ms"] = 1e3 * statistics.median(processor)
+        found[key]["times_the_first"] = statistics.median(ratios)
+    return found
+
+
+def draw(path: Path, study: Study, found: dict[str, dict[str, float]], where: str) -> None:
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator
+
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True, layout="constrained")
+    for axis, name, label in zip(
+        axes, ("gflop", "ms"), ("GFLOP a window", f"ms a window, {where}"), strict=True
+    ):
+        for key, of in found.items():
+            colour = "tab:orange" if "ppln" in study.row(key).model else "tab:blue"
+            axis.plot(of[name], of[study.metric], "o", color=colour)
+            axis.annotate(key, (of[name], of[study.metric]), (4, 4), textcoords="offset points", fontsize=8)
+        axis.set_xscale("log")
+        axis.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("{x:g}")
+        axis.set_xlabel(label)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel(f"{study.metrics[study.metric].title}, mean over seeds")
+    figure.suptitle(f"{study.title}: orange with PP layers, blue without")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def errors(study: Study) -> dict[str, float]:
+    """The study's first metric by row, as far as there are results."""
+    file = RESULTS / study.name / "study.json"
+    if not file.exists():
+        return {}
+    sign = -1 if study.metrics[study.metric].better == "lower" else 1
+    results = portions.read(file)["results"]
+    return {key: sign * tables.mean_of(study, mine) for key, mine in tables.grouped(study, results).items()}
+
+
+def main(
+    study: str, out: Path, picture: Path | None, size: list[int], rounds: int, rows: list[str] | None
+) -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    of = STUDIES[study]
+    known = errors(of)
+    if picture is not None and not known:
+        raise SystemExit(f"there are no results of the study {study} to draw; leave out --picture")
+    keys = rows or [row.key for row in of.rows if row.key in known or not known]
+    found = measured([of.row(key) for key in keys if rows or not key.endswith(AS_LONG)], size, rounds, device)
+    for key, values in found.items():
+        if key in known:
+            values[of.metric] = known[key]
+        line = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+        print(f"{key:24}{line}")
+    where = (
+        torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    about = provenance.about(command=False)
+    told = {"study": study, "size": size, "times": TIMES, "on": where, "about": about, "rows": found}
+    out.write_text(json.dumps(told, indent=1, default=str) + "\n")
+    if picture is not None:
+        draw(picture, of, {key: values for key, values in found.items() if key in known}, where)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("study", choices=[name for name, study in STUDIES.items() if study.task in IMAGES])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--size", type=int, nargs=2, default=[64, 86], metavar=("HEIGHT", "WIDTH"))
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rows", nargs="+")
+    main(**vars(parser.parse_args()))

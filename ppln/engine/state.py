@@ -9,6 +9,7 @@ has made none, and refuses one with a parameter that had no gradient yet.
 """
 
 import random
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -304,6 +305,8 @@ def _plain(value: Any) -> Any:
 
 def _like(name: str, live: Any, saved: Any) -> Any:
     """What JSON made of an option, with the types of the live one."""
+    if isinstance(saved, int | float) and not abs(saved) <= sys.float_info.max:
+        raise ValueError(f"optimizer: {name} is {shown(saved)} in the checkpoint, no number to compute with")
     if isinstance(live, Tensor) and isinstance(saved, list | float | int):
         return torch.tensor(saved, dtype=live.dtype, device=live.device)
     if isinstance(live, list | tuple) and isinstance(saved, list) and len(live) == len(saved):

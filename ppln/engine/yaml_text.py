@@ -29,7 +29,7 @@ def parse(text: str) -> Any:
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:  # as of `!!int ""`
-        raise ValueError(f"it has a value that is not of its type ({error!r})") from None
+        raise ValueError('it has a value that is not of its type, that of its tag, as !!int "" has') from error
     check_depth(values)
     return values
 

@@ -191,6 +191,16 @@ def test_another_network_is_refused():
         load_model_state(net, model_state(net) | {"last.bias": torch.ones(1, dtype=torch.float64)})
 
 
+@pytest.mark.parametrize("number", [10**400, -(10**400), 1e999, float("nan")])
+def test_options_that_are_no_numbers_to_compute_with(number):
+    net, optimizer = setup()
+    train(net, optimizer, 1)
+    tensors, info = optimizer_state(optimizer, net)
+    info["groups"][0]["weight_decay"] = number
+    with pytest.raises(ValueError, match=r"weight_decay is .* in the checkpoint, no number to compute with"):
+        load_optimizer_state(optimizer, net, tensors, info)
+
+
 def test_another_optimizer_is_refused():
     net, optimizer = setup()
     train(net, optimizer, 1)

@@ -63,7 +63,7 @@ def test_from_training_to_a_network(monkeypatch, folder, capsys):
     assert results["samples"] == 4
     assert results["seed"] == 0
     assert results["model"]["name"] == "steering-ppln"
-    assert results["about"]["versions"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(results["about"]["versions"]["torch"])
     where = "runs/{}/evaluation/driving-test"
     run(monkeypatch, f"compare --ours {where.format(0)} --theirs {where.format(1)} --metric rmse_deg")
     assert "rmse_deg" in capsys.readouterr().out

@@ -13,7 +13,7 @@ def test_about():
     found = provenance.about()
     assert list(found["versions"])[:2] == ["python", "ppln"]
     assert found["versions"]["ppln"] == ppln.__version__
-    assert found["versions"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(found["versions"]["torch"])  # which may lack "+cu130"
     assert found["command"] == sys.argv
     assert "command" not in provenance.about(command=False)
     assert found["cpus"] >= 1

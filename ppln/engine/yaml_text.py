@@ -29,7 +29,9 @@ def parse(text: str) -> Any:
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:  # as of `!!int ""`
-        raise ValueError('it has a value that is not of its type, that of its tag, as !!int "" has') from error
+        raise ValueError(
+            'it has a value that is not of its type, that of its tag, as !!int "" has'
+        ) from error
     check_depth(values)
     return values
 

@@ -457,8 +457,8 @@ def test_a_study_of_what_needs_no_training(monkeypatch, tmp_path, capsys):
     ):
         run(monkeypatch, "reproduce", *arguments[:-1], tmp_path / "new", "--page", page)
     assert not (tmp_path / "new").exists()  # it is told before anything is done
-    with pytest.raises(SystemExit, match="there is no study 'pose'; there are: deblur"):
-        run(monkeypatch, "reproduce", "pose")
+    with pytest.raises(SystemExit, match="there is no study 'posture'; there are: deblur"):
+        run(monkeypatch, "reproduce", "posture")
 
 
 def test_nothing_to_train(monkeypatch):

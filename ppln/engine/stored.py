@@ -102,7 +102,7 @@ def read(path: Path) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise ValueError(
-            f"config is {path}, which is {'no file' if path.exists() else 'not there'}; give a file"
+            f"config is {path}, which is {'not a file' if path.exists() else 'not there'}; give a file"
         )
     try:
         text = path.read_text(encoding="utf-8")

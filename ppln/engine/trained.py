@@ -119,7 +119,8 @@ def _card(settings: Train, found: checkpoints.Checkpoint, averaged: bool, measur
     """What the run itself knows."""
     about, plain = found.state["about"], stored.plain(settings)
     task, optimizer = plain["task"], plain["optimizer"]
-    chosen = ", ".join(f"{key}={value}" for key, value in task.items() if key not in ("name", "data"))
+    given = {key: value for key, value in task.items() if value is not None}
+    chosen = ", ".join(f"{key}={value}" for key, value in given.items() if key not in ("name", "data"))
     budget = [
         f"{found.step:,} steps of {optimizer['batch']} samples",
         f"{optimizer['optimizer']}, learning rate {optimizer['learning_rate']}",

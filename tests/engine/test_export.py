@@ -134,7 +134,9 @@ def test_program_of_a_baseline(tmp_path: Path):
     for size in SIZES:
         x, t = inputs(1, *size)
         with torch.no_grad():
-            torch.testing.assert_close(program(x, t), model(x, t))
+            y = model(x, t)
+        # Each adds in an order of its own, 17 layers of values as large as the largest of the maps.
+        torch.testing.assert_close(program(x, t) / y.max(), y / y.max())
 
 
 def test_a_file_that_differs_is_not_written(tiny: Path, tmp_path: Path, monkeypatch):
@@ -200,7 +202,9 @@ def test_small_file_of_a_run(ema: bool, run: Path, tmp_path: Path):
     assert all(torch.equal(value, saved[key]) for key, value in model.state_dict().items())
     card = weights.load(done.path)[1]
     assert card == done.card
-    assert card.data.startswith("pose: people (height=32, ")
+    assert card.data.startswith("pose: people (")
+    assert "height=32, width=344, " in card.data
+    assert "None" not in card.data  # what was not given
     assert "1,200 steps of 8 samples; adam, learning rate 0.001" in card.budget
     assert ("running average" in card.budget) == ema
     assert "on H200; torch 2.13.0; revision abc" in card.budget

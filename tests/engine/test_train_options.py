@@ -3,6 +3,8 @@
 import ast
 import itertools
 import json
+import os
+import re
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -128,8 +130,10 @@ def test_errors_name_the_file(name, content, message):
 def test_missing_file():
     with pytest.raises(ValueError, match=r"config is none.yaml, which is not there; give a file"):
         parse("fake", ["--config", "none.yaml"])
-    with pytest.raises(ValueError, match=r"config is \., which is a folder; give a file"):
-        parse("fake", ["--config", "."])
+    os.mkfifo("pipe")
+    for name in (".", "pipe"):
+        with pytest.raises(ValueError, match=rf"config is {re.escape(name)}, which is not a file"):
+            parse("fake", ["--config", name])
 
 
 def test_help_shows_the_recipe():

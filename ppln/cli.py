@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ppln
 from ppln.errors import HELP, Help, explain, in_options, printable
+from ppln.names import meant
 
 if TYPE_CHECKING:
     from ppln.options import Command
@@ -41,7 +42,7 @@ _COMMANDS = {
         "run",
     ),
     "pose": _Entry(
-        "tell where a person's joints are in space, as a film, a table and a motion, from two recordings",
+        "find a person's joints in space, from two recordings: as a film, a table and a motion",
         "pose_films",
         "PoseOptions",
         "run",
@@ -57,7 +58,7 @@ _COMMANDS = {
     ),
     "models": _Entry("list the networks there are, or tell all about one", "models.zoo", "Models", "show"),
     "prepare": _Entry(
-        "cut recordings into samples to train and evaluate deblurring or steering on",
+        "cut recordings into samples to train and evaluate networks on",
         "datasets.commands",
         "asked_for",
         "run",
@@ -105,7 +106,7 @@ def main() -> None:
     elif name == "--version":
         print(f"ppln {ppln.__version__}")
     elif name not in _COMMANDS:
-        sys.exit(f"ppln: there is no command {name!r}; there are: {', '.join(_COMMANDS)}")
+        sys.exit(f"ppln: there is no command {name!r}; {meant(name, _COMMANDS)}")
     else:
         _end(*_run(name, arguments, debug))
 
@@ -114,9 +115,10 @@ def _usage() -> str:
     return "\n".join(
         [
             "usage: ppln COMMAND [OPTIONS]\n",
-            "Parametric piecewise linear networks (PPLN) for event cameras, whose pixels report every change",
-            "of light at once, each as an event. There are three tasks: deblur, a blurry recording made",
-            "sharp; steering, the angle of a steering wheel; pose, where a person's joints are.\n",
+            "Parametric piecewise linear networks (PPLN; the paper is Song et al., NeurIPS 2024) for event",
+            "cameras, whose pixels report every change of light at once, each as an event. There are three",
+            "tasks: deblur, a blurry recording made sharp; steering, the angle of a steering wheel; pose,",
+            "where a person's joints are.\n",
             *(f"  {name:19}{entry.about}" for name, entry in _COMMANDS.items()),
             "\n`ppln COMMAND --help` tells the options of a command, and `ppln --version` the version.",
             "To begin: `ppln demo`. An error is one line; with --debug, a traceback is printed, too.",

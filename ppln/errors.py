@@ -5,6 +5,7 @@ Messages name arguments as Python does. `in_options` is the one place where they
     exposure_us is (7, 7)     --exposure-us is (7, 7)
     give overwrite=True       give --overwrite
     between='carry' fills it  --between carry fills it
+    leave out camera=3        leave out --camera 3
     needs compare=FILM        needs --compare FILM
     read with repair=True     give --repair
 """
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 
 HELP = ("-h", "--help")
 LONGEST_TEXT = 2000  # characters of a line that a person is shown
-_VALUE = r"=(True|'[^']*'|[A-Z]+|\([A-Z, ]+\))"
+_VALUE = r"=(True|\d+|'[^']*'|[A-Z]+|\([A-Z, ]+\))"
 _ARGUMENT = re.compile(
     r"(?:^|(?<=: ))(?P<subject>\w+)(?= (?:is|are|has|needs|and) )"  # "frames", too, may be a mere word
     r"|(?<= and )(?P<other>\w+)(?= is )"

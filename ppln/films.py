@@ -64,8 +64,8 @@ class DeblurOptions:
     """Keep the events of faulty pixels, which fire more than ten times as often as their neighbours. Without
     it, they are left out."""
     tile: int | None = None
-    """To save memory, restore pictures in square tiles of so many pixels a side: 128 or more, a multiple of
-    16. Default: in tiles only where the picture is large, or memory is short."""
+    """To save memory, restore pictures in square tiles of N by N pixels: 128 or more, a multiple of 16.
+    Default: in tiles only where the picture is large, or memory is short."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: on a GPU (cuda) where there is one."""
     overwrite: bool = False
@@ -82,7 +82,9 @@ class DeblurOptions:
                 "give a RECORDING, or frame=PICTURE with events=FILE and exposure_us=(BEGIN, END)"
             )
         if self.frame is not None and self.exposure_us is None:
-            raise ValueError("frame needs exposure_us=(BEGIN, END), as the events' file counts")
+            raise ValueError(
+                "frame needs exposure_us=(BEGIN, END), in microseconds on the clock of the events"
+            )
         if self.between != "leave" and (self.fps is None or self.frame is not None):
             raise ValueError(
                 f"between={self.between!r} is for the time between the exposures of a recording, and needs "
@@ -104,6 +106,10 @@ class DeblurOptions:
         return cast(Path, self.events if self.recording is None else self.recording)
 
 
+def _some(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 class Films(NamedTuple):
     """What was written."""
 
@@ -113,7 +119,7 @@ class Films(NamedTuple):
 
     def text(self) -> str:
         lines = [
-            f"wrote {path}: {count:,} frames of {self.blurry:,} blurry ones"
+            f"wrote {path}: {_some(count, 'frame')} of {_some(self.blurry, 'blurry one')}"
             for path, count in self.frames.items()
         ]
         off = f"{255 * self.deviation:.2g} of 255 grey levels"
@@ -210,6 +216,7 @@ def _begin(how: DeblurOptions) -> "tuple[Any, Restoration]":
     where = devices.choose(how.device)
     restore.check_fps(how.fps, how.between)
     network: Any = trained.find(how.network)
+    restore.check_network(network.net, network.card.name)
     return network, restore.Restoration(network.net.to(where), [], project=how.project, tile=how.tile)
 
 

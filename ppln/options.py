@@ -55,12 +55,19 @@ class Option(NamedTuple):
             return len(get_args(self.kind))
         return None if get_origin(self.kind) in (tuple, dict) else 1
 
+    @property
+    def wanted(self) -> str:
+        """What to give."""
+        if get_origin(self.kind) is tuple and self.most:
+            return f"{self.value}, each {_wanted(get_args(self.kind)[0])}"
+        return _wanted(self.kind)
+
     def read(self, words: Sequence[str]) -> Any:
         try:
             return None if self.is_optional and list(words) == ["None"] else _read(self.kind, words)
         except ValueError:
             told = f"is {' '.join(words)}" if words else "has no value"
-            raise ValueError(f"{self.flag} {told}; give {_wanted(self.kind)}") from None
+            raise ValueError(f"{self.flag} {told}; give {self.wanted}") from None
 
 
 class Command(NamedTuple):
@@ -109,7 +116,7 @@ class Command(NamedTuple):
             found[option.section][option.name] = option.read(words)
         for option in self.options:
             if option.default is MISSING and option.name not in found[option.section]:
-                raise ValueError(f"{option.flag} is missing; give {_wanted(option.kind)}")
+                raise ValueError(f"{option.flag} is missing; give {option.wanted}")
         return found
 
     def call(self, given: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -284,8 +291,7 @@ def _wanted(kind: Any) -> str:
         *others, last = map(str, inner)
         return f"{', '.join(others)} or {last}" if others else last
     if origin is tuple:
-        number = "one or more" if ... in inner else str(len(inner))
-        return f"{number}, each {_wanted(inner[0])}"
+        return f"one or more, each {_wanted(inner[0])}"
     return "NAME=VALUE, such as width=8" if origin is dict else "a name" if kind is str else WORDS[kind]
 
 

@@ -33,16 +33,17 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class PoseOptions:
-    """Tell where 13 joints of a person are in space, from the events of two cameras that see all of the
-    person: as a film, as a table, and as a motion for programs of animation. For example: ppln pose
-    camera2.h5 camera3.h5 -o joints.mp4"""
+    """Find where 13 joints of a person are in space, from the events of two cameras that see all of the
+    person: as a film, a table, and a motion for animation programs (BVH). No trained network for it comes
+    with the package: `ppln train pose` makes one. For example: ppln pose camera2.h5 camera3.h5 -o joints.mp4
+    --network runs/pose"""
 
     recording: Annotated[Path, POSITION]
     """The recording of a camera with events: a file, or a folder. `ppln info` tells what is in it. Or one
     file of all four cameras of DHP19, of which cameras 2 and 3 are taken."""
     second: Annotated[Path | None, POSITION] = None
     """The recording of the other camera, of the same time and with the same clock. Without --cameras, the
-    first is camera 2 of DHP19, and this one camera 3. Default: none, but then the first must hold both."""
+    first is camera 2 of DHP19, and this one camera 3. Default: none, but then RECORDING must hold both."""
     out: Path | None = None
     """The film: a name that ends in .mp4 or .gif, or a folder, for PNG files. Default: none, but then --csv
     or --bvh must be given."""
@@ -53,13 +54,14 @@ class PoseOptions:
     """The motion of the joints, a name that ends in .bvh. Default: beside the film, as film.joints.bvh beside
     film.mp4."""
     fps: float = 25.0
-    """How often joints are told, and the film has a picture, in each second of the recording."""
+    """How many times per second of the recording joints are found, and the film has a picture."""
     network: str = "pose-ppln"
     """The network to use: the name of one for pose that `ppln models` marks as trained, the folder of a
     training (ppln train pose) or of one of its checkpoints, or a .safetensors file of `ppln export`."""
     cameras: Path | None = None
-    """A JSON file with the projection matrices of both cameras, each three lists of four numbers: from
-    millimetres to columns and rows, counted from the top left. Default: those of DHP19."""
+    """A JSON file with the projection matrices of both cameras, in the order of the recordings, each three
+    lists of four numbers: from millimetres to columns and rows, counted from the top left. Default:
+    those of DHP19."""
     play_fps: float | None = None
     """How many pictures per second the film plays. Default: as many as --fps, so that it plays as fast as it
     was recorded."""

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ppln.carry import Thresholds, carry, meet
 from ppln.events import Events, Frames, Recording
@@ -153,6 +153,12 @@ def plan(
     return Plan(shots, faults)
 
 
+def check_network(network: nn.Module, name: str = "") -> None:
+    if not isinstance(network, Deblurrer):
+        what = name or f"a {type(network).__name__}"
+        raise ValueError(f"network is {what}; give one for deblurring, such as 'deblur-ppln-head-small'")
+
+
 def check_fps(fps: float | None, between: Between = "leave") -> None:
     if fps is not None and not 0 < fps <= 1e6:
         raise ValueError(f"fps is {fps}; give a number above 0, at most 1,000,000: times are whole us")
@@ -277,11 +283,7 @@ class Restoration:
     deviation: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.network, Deblurrer):
-            kind = type(self.network).__name__
-            raise ValueError(
-                f"network is a {kind}; give one for deblurring, such as 'deblur-ppln-head-small'"
-            )
+        check_network(self.network)
         if self.tile is not None and (self.tile < LEAST_TILE or self.tile % STRIDE):
             raise ValueError(f"tile is {self.tile}; give a multiple of {STRIDE}, {LEAST_TILE} or more")
 

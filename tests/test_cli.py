@@ -139,7 +139,7 @@ def test_one_flag_is_one_thing(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["bnech"], "there is no command 'bnech'"),
+        (["bnech"], "there is no command 'bnech'; did you mean bench"),
         pytest.param(
             ["bench", "node", "--device", "cuda"],
             "torch sees no GPU",
@@ -344,7 +344,7 @@ def test_simulate(pictures, monkeypatch, tmp_path, capsys):
         ("train deblur --batch x", "--batch is x; give a whole number; see ppln train deblur --help"),
         ("train deblur --batch 0", "--batch is 0; give 1 or more"),
         ("evaluate deblur-edi --limit 0", "--limit is 0; give 1 or more"),
-        ("evaluate deblur-edi --data windows", "windows need the folder"),
+        ("evaluate deblur-edi --data windows", "--data windows needs --folder FOLDER, which"),
         (
             "evaluate deblur-edi --data windows --folder . --height 32",
             "--height is 32, which this data set has no use for; leave it out",

@@ -66,7 +66,7 @@ def test_a_recording_becomes_a_film(blurry, recording, monkeypatch, tmp_path, ca
     assert np.abs(film - given).mean() > 2  # it is not the blurry frame again
     assert imageio.imread(tmp_path / "beside.gif", index=None).shape[0] == 14
     said = capsys.readouterr().out
-    assert "14 frames of 1 blurry ones" in said
+    assert "14 frames of 1 blurry one" in said
     assert re.search(
         r"mean of an exposure's sharp frames differs from the blurry one by [\d.e-]+ of 255 grey levels", said
     )
@@ -385,7 +385,7 @@ def test_windows_of_a_recording_are_evaluated(scenes, monkeypatch, tmp_path, cap
         run(monkeypatch, "prepare", "hqf", "--raw", tmp_path, "--out", tmp_path / "hqf")
     with pytest.raises(
         SystemExit,
-        match="there is nothing to prepare called 'hfq'; there are: recordings, hqf, donkey, ddd20",
+        match="KIND is hfq; did you mean hqf",
     ):
         run(monkeypatch, "prepare", "hfq")
 
@@ -457,7 +457,7 @@ def test_a_study_of_what_needs_no_training(monkeypatch, tmp_path, capsys):
     ):
         run(monkeypatch, "reproduce", *arguments[:-1], tmp_path / "new", "--page", page)
     assert not (tmp_path / "new").exists()  # it is told before anything is done
-    with pytest.raises(SystemExit, match="there is no study 'posture'; there are: deblur"):
+    with pytest.raises(SystemExit, match="there is no study 'posture'; did you mean pose"):
         run(monkeypatch, "reproduce", "posture")
 
 

@@ -30,6 +30,7 @@ FLAGS = {
         ("frame needs exposure_us=(BEGIN, END), as", "--frame needs --exposure-us BEGIN END, as"),
         ("sort the events, or read with repair=True", "sort the events, or give --repair"),
         ("recording is x", "RECORDING is x"),
+        ("x holds one camera; leave out frame=3", "x holds one camera; leave out --frame 3"),
     ],
 )
 def test_arguments_become_options(text: str, told: str):

@@ -27,9 +27,7 @@ def test_a_film_and_the_frames_of_it(blurry: Path, tmp_path: Path):
     assert isinstance(made, Films)
     files = sorted((tmp_path / "sharp").iterdir())
     assert made.frames == {tmp_path / "sharp": len(files)}
-    assert made.text().startswith(
-        f"wrote {tmp_path / 'sharp'}: {len(files)} frames of 1 blurry ones\ncheck: "
-    )
+    assert made.text().startswith(f"wrote {tmp_path / 'sharp'}: {len(files)} frames of 1 blurry one\ncheck: ")
     assert 0 < made.deviation < 1 / 255
     frames = ppln.deblur(blurry, fps=20, **EDI)
     assert len(frames) == len(files) > 5

@@ -228,7 +228,7 @@ def test_what_is_read_is_not_replaced(recordings, knows, monkeypatch, tmp_path):
         (["-o", "a.mp4", "--network", "steering-ppln"], "--network is steering-ppln; give one for pose"),
         (["-o", "a.mp4", "--network", "deblur-edi"], "--network is deblur-edi; give one for pose"),
         (["-o", "a.mp4", "--device", "cuda"], "torch sees no GPU here"),
-        (["-o", "a.mp4", "--format", "none"], "format 'none' is not known"),
+        (["-o", "a.mp4", "--format", "none"], "format is 'none', which is not known"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else None,
 )

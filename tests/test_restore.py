@@ -24,7 +24,7 @@ from ppln.light import LUMINANCE, coloured, correction
 from ppln.models import tiles
 from ppln.models.deblurrer import Deblurrer
 from ppln.models.layout import repeat
-from ppln.restore import GRID, Restoration, plan
+from ppln.restore import GRID, Restoration, check_network, plan
 
 DATA = Path(__file__).parents[1] / "../shared/data"
 real = pytest.mark.skipif(not DATA.exists(), reason="no shared data")
@@ -475,6 +475,8 @@ def test_bad_tiles(tile):
 def test_bad_networks():
     with pytest.raises(ValueError, match="network is a Identity"):
         Restoration(nn.Identity(), [])
+    with pytest.raises(ValueError, match="network is steering-ppln; give one for deblurring, such as"):
+        check_network(nn.Identity(), "steering-ppln")
     network = Rising()
     network.encode = lambda x: x * float("nan")
     with pytest.raises(ValueError, match="not finite"):

@@ -258,7 +258,7 @@ def test_what_is_read_is_not_replaced(recording, folder, monkeypatch, tmp_path):
         (["-o", "film.mp4", "--network", "deblur-edi"], "--network is deblur-edi; give one for steering"),
         (["-o", "film.mp4", "--device", "cuda"], "torch sees no GPU here"),
         (["-o", "film.mp4", "--seed", "-1"], "--seed is -1"),
-        (["-o", "film.mp4", "--format", "none"], "format 'none' is not known"),
+        (["-o", "film.mp4", "--format", "none"], "format is 'none', which is not known"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else None,
 )
@@ -287,7 +287,7 @@ def test_recordings_that_do_not_do(recording, folder, monkeypatch, tmp_path):
         ("dark.h5", "dark.h5 holds no events; give --simulate-events"),
         (
             "short.h5",
-            "short.h5 has 9 rows of 50 ms, at most, .* and networks take 10; give a longer recording",
+            "short.h5 has 0.45 s, at most, .* and networks take 0.5 s; give a longer recording",
         ),
         ("cut.h5", "cut.h5"),
         ("none.h5", "there is no recording or video .*none.h5"),

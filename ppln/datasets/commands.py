@@ -14,6 +14,7 @@ from ppln.datasets.prepare import prepare
 from ppln.datasets.source import SPLITS
 from ppln.datasets.windows import Entry, Split
 from ppln.errors import HELP, Help, printable
+from ppln.names import meant
 from ppln.options import Command, command
 from ppln.progress import Screen
 from ppln.protocols import EVENT_FRAMES, FRAMES
@@ -101,7 +102,7 @@ class DonkeyTubs:
     out: Path
     """The folder to write to. The same command goes on where an earlier one was interrupted."""
     step: int = donkey.STEP
-    """Begin a window for training every so many frames. A window has 10 frames: with less than 10, windows
+    """Begin a window for training every N frames. A window has 10 frames: with fewer than 10, windows
     overlap, and there are more of them. Those for validation and testing never overlap."""
     shrink: int = 1
     """Make frames smaller by this factor, in height and in width: with 2, one pixel is the mean of 2 by 2.
@@ -163,7 +164,7 @@ class DHP19Movements:
     partial: bool = False
     """Do without movements that are missing. Without it, they are an error."""
     step: int = dhp19.STEP
-    """Begin a training window every so many event frames. A window has 10, so with less than 10, windows
+    """Begin a training window every N event frames. A window has 10, so with fewer than 10, windows
     share frames, and there are more of them. Windows for validation and testing never share any."""
     making: Making = field(default_factory=Making)
     """How files are made."""
@@ -203,7 +204,7 @@ def asked_for(words: Sequence[str]) -> tuple[Command, WantedFolder]:
     if what in HELP:
         raise Help("\n\n".join([_USAGE, *(of.help() for of in asked.values())]))
     if what not in asked:
-        raise ValueError(f"there is nothing to prepare called {what!r}; there are: {', '.join(asked)}")
+        raise ValueError(f"KIND is {what}; {meant(what, asked)}")
     return asked[what], asked[what].call(asked[what].given(rest))
 
 

@@ -112,7 +112,7 @@ def open_footage(
     else:
         found = _look_at_file(path, format or detect(path), options, progress)
     if not found.times:
-        raise RecordingError(f"{path} holds no frames, without which there are no rows; give one that does")
+        raise RecordingError(f"{path} holds no frames, which steering needs; give a recording that does")
     times = np.array(sorted(found.times))
     counts: Counting | None = None
     span = None
@@ -137,8 +137,9 @@ def open_footage(
     whole = [run for run in runs if len(run) >= ROWS]
     if not whole:
         raise RecordingError(
-            f"{path} has {max(map(len, runs))} rows of 50 ms, at most, without a pause between them, and "
-            f"networks take {ROWS}; give a longer recording"
+            f"{path} has {max(map(len, runs)) * PERIOD_US / 1e6:g} s, at most, without a pause of more than "
+            f"{OLD_US / 1e6:g} s between frames, and networks take {ROWS * PERIOD_US / 1e6:g} s; "
+            "give a longer recording"
         )
     return Footage(found.size, whole, len(runs) - len(whole), found.wheel, found.frames, counts)
 

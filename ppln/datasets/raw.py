@@ -47,12 +47,12 @@ def check_complete(
     """An error, where items of a data set are missing; with partial, only where all are."""
     if not found:
         raise FileNotFoundError(
-            f"{raw} holds none of {dataset}'s {items}, such as {example}; download them there"
+            f"{raw} holds none of {dataset}'s {items}, such as {example}; download them to it"
         )
     if missing and not partial:
         raise FileNotFoundError(
             f"{raw} lacks {len(missing)} of {dataset}'s {found + len(missing)} {items}: "
-            f"{', '.join(missing)}; download them there, or give partial=True to do without"
+            f"{', '.join(missing)}; download them to it, or give partial=True to do without"
         )
 
 

@@ -48,10 +48,11 @@ def usage() -> str:
     """What `ppln train --help` says."""
     lines = [
         "usage: ppln train TASK [OPTIONS]\n",
-        "Train a network, or go on with a training (--resume). A recipe is a set of settings, chosen by",
-        "--recipe NAME, else small; `ppln train TASK --recipe NAME --help` lists its settings, each an",
-        "option that changes it. For example: ppln train deblur --steps 500 --out runs/short",
-        "docs/architecture.md has a glossary, of words such as PP layer, t, segment and smoothing.\n",
+        "Train a network, or go on with a training (--resume). TASK is deblur, steering or pose.",
+        "Settings begin as a recipe has them: the recipe small, or that of --recipe NAME. Options change",
+        "them; `ppln train TASK --recipe NAME --help` lists all, with the values of that recipe.",
+        "For example: ppln train deblur --steps 500 --out runs/short\n",
+        "docs/architecture.md has a glossary of words such as PP layer, t, segment and smoothing.\n",
     ]
     for task in RECIPES:
         lines.append(f"Recipes of {task}: {TASKS[task].__doc__}")

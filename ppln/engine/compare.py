@@ -104,7 +104,9 @@ def read(folder: Path) -> StoredEvaluation:
     """The results in a folder, whole and from one evaluation, or an error."""
     folder = Path(folder)
     if not (folder / "results.json").is_file():
-        raise FileNotFoundError(f"no results.json in {folder}; run: ppln evaluate")
+        raise FileNotFoundError(
+            f"there is no results.json in {folder}; give a folder that `ppln evaluate` wrote"
+        )
     about = read_about(folder / "results.json")
     content = (folder / "samples.csv").read_bytes()
     if hashlib.sha256(content).hexdigest() != about["files"]["samples.csv"]:

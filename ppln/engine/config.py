@@ -119,8 +119,8 @@ class Machine:
     nodes: int = 1
     """How many machines share the work; docs/howto-train.md tells how they are started."""
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    """How several processes share the work. ddp: each has all weights. fsdp: weights are shards, one in each,
-    to save memory. auto: ddp."""
+    """How several processes share the work. ddp: each has all weights. fsdp: weights are split among them, to
+    save memory. auto: ddp."""
     precision: Literal["32", "tf32", "bf16"] = "32"
     """How exactly the network computes: 32, as float32; or tf32 or bf16, less exact and faster on GPUs."""
     compile: bool = False
@@ -149,19 +149,20 @@ class Run:
     seed: int = 0
     """Seed of all that is random: new weights, the order of samples, what is drawn in them."""
     log_every: int = 10
-    """Steps from one row of train.csv, in the run's folder, to the next. On the screen, there is a line in
-    5 s at most."""
+    """Steps from one row of train.csv, in the run's folder, to the next. The screen shows at
+    most one line every 5 s."""
     validate_every: int = 500
     """Steps from one validation to the next; there is one at the end, too."""
     checkpoint_every: int = 500
     """Steps from one checkpoint, a copy of all that --resume needs, to the next; there is one at the end,
     too."""
     keep: int = 3
-    """Keep the newest so many checkpoints, and the one that is best in validation."""
+    """Keep the N newest checkpoints, and the one that is best in validation."""
     pictures: bool = True
     """At each validation, write pictures of what the network predicts."""
     baselines: bool = True
-    """At the start, also validate what there is without this training, such as EDI, to compare with."""
+    """At the start, also validate what there is without this training, to compare with: for
+    deblurring, such as EDI."""
     tensorboard: bool = True
     """Also write the log for TensorBoard."""
 

@@ -87,7 +87,7 @@ def export(
     """
     source, out = Path(source), Path(out)
     if out.suffix not in SUFFIXES:
-        raise ValueError(f"out: {out.name} must end in {', '.join(SUFFIXES)}")
+        raise ValueError(f"out is {out}; give a name that ends in {', '.join(SUFFIXES)}")
     if out.suffix != ".safetensors" and dtype != "float32":
         raise ValueError(f"dtype is {dtype}, but {out.suffix} files have float32; leave it out")
     if out.suffix == ".onnx":

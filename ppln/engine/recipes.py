@@ -90,7 +90,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             compile=False,
         ),
         "finetune": Recipe(
-            "go on from trained weights; with --data windows --folder DIR, on your recordings",
+            "go on from trained weights, on your recordings: --data windows --folder PATH",
             Train(
                 Deblur(edges=2.0),
                 Model("deblur-ppln-head-small", weights=Path("deblur-ppln-head-small")),
@@ -188,4 +188,4 @@ def describe(task: str) -> list[tuple[str, str]]:
 def _known(what: str, name: str, names: dict[str, Any]) -> str:
     if name in names:
         return name
-    raise ValueError(f"{what}: there is no {name!r}; {suggestion(name, names)}")
+    raise ValueError(f"there is no {what} {name!r}; {suggestion(name, names)}")

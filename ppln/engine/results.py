@@ -29,17 +29,17 @@ class Evaluate:
     """Evaluate on the same samples as another training, given by its folder, or as other results, given by
     the folder that `ppln evaluate` wrote. Default: the network's own data."""
     limit: int | None = None
-    """Only so many samples, evenly spread over all. Default: all."""
+    """Only N samples, evenly spread over all. Default: all."""
     out: Path | None = None
-    """The folder to write to. Default: evaluation/DATA-SPLIT, such as evaluation/scenes-test, in the folder
-    of the training; of another network, evaluation/NAME/DATA-SPLIT here; with --like,
-    evaluation/NAME-DATA-SPLIT in the folder of that training."""
+    """The folder to write to. Default: of a training, evaluation/DATA-SPLIT in its folder, such as
+    evaluation/scenes-test; with --like, evaluation/NAME-DATA-SPLIT in the folder given there; otherwise
+    evaluation/NAME/DATA-SPLIT in the current folder."""
     overwrite: bool = False
     """Replace results of another network, or of other data; those of the same are replaced anyway."""
     ema: bool = True
     """Take the running average of the weights, where the training kept one (`ppln train --ema`)."""
     predictions: int = 64
-    """Keep the outputs of the network for the first so many samples, in predictions.npz."""
+    """Keep the outputs of the network for the first N samples, in predictions.npz."""
     batch: int = 8
     """How many samples to compute at a time; fewer need less memory."""
     baselines: bool = True

@@ -15,6 +15,7 @@ from ppln.forms import Maybe, check_form, errors_of
 from ppln.models import weights, zoo
 from ppln.models.networks import NETWORKS, fitting, known, with_weights
 from ppln.models.weights import Card, Measured
+from ppln.names import nearest
 from ppln.tasks import TASKS, Task
 
 _WEIGHTS = "weights.safetensors"  # what `ppln reproduce` leaves of a run, instead of checkpoints
@@ -57,9 +58,12 @@ def find(source: Path | str, *, ema: bool = True) -> TrainedNetwork:
             return TrainedNetwork(net, card, _task(card.name)(), path, None)
         return TrainedNetwork(net, card, settings.task, path, settings.run.seed)
     if not path.exists():
+        names = zoo.list_models(pretrained=True)
+        close = nearest(str(source), names)
+        perhaps = f"did you mean {close}? Or " if close else ""
         raise FileNotFoundError(
-            f"there is no {path}; give a run's folder, a file that `ppln export` wrote, or the name of a "
-            f"network with weights: {', '.join(zoo.list_models(pretrained=True)) or 'there is none yet'}"
+            f"there is no {path}; {perhaps}give a run's folder, a file that `ppln export` wrote, or the name "
+            f"of a network with weights: {', '.join(names) or 'there is none yet'}"
         )
     found = checkpoints.load(path)
     settings = settings_of(found)

@@ -117,7 +117,7 @@ def frame_numbers(frames: Iterable[int] | None, count: int) -> Sequence[int]:
         raise ValueError("frames is empty; name a frame, or leave it out for all")
     for i in numbers:
         if not 0 <= i < count:
-            raise ValueError(f"frames has {i}; the recording has {count}, from 0 on")
+            raise ValueError(f"frames has {i}; the recording has {count}, numbered from 0 to {count - 1}")
     return numbers
 
 

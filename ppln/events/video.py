@@ -50,7 +50,7 @@ class Simulate:
     keep_frames: bool = True
     """Also write frames, as a camera with both would: those of the video, in grey."""
     blur: int = 1
-    """Make each frame that is written the mean of so many frames of the video, for `ppln deblur`. 1: the
+    """Make each frame that is written the mean of N frames of the video, for `ppln deblur`. 1: the
     frames of the video themselves, which are sharp."""
     overwrite: bool = False
     """Replace a file that exists."""
@@ -95,7 +95,9 @@ def _opened(path: Path, fps: float | None) -> tuple[int, Stream]:
     if not path.exists():
         raise FileNotFoundError(f"there is no video or folder {path}")
     if path.is_dir() and fps is None:
-        raise ValueError(f"fps is None, but the pictures of {path} have no time stamps; give fps")
+        raise ValueError(
+            f"fps is missing, but the pictures in the folder {path} have no time stamps; give fps=NUMBER"
+        )
     rate = None if fps is None else Fraction(fps)
     return _pictures(path, rate) if rate and path.is_dir() else _video(regular(path), rate)
 

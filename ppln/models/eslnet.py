@@ -80,7 +80,7 @@ class Dictionary(nn.Module):
 
 
 class DeblurESLNet(Deblurrer):
-    """eSL-Net (Wang et al. 2020): sparse coding of the sharp frame, ISTA unrolled, J learned from the events.
+    """eSL-Net (Wang et al. 2020): sparse coding of the sharp frame, ISTA unrolled, double integral learned.
 
     y = L Y and J = 2 sigmoid(G(N(s) - N(t) for 14 s from 0 to 1)): L is one layer, G two. From a = 0,
 

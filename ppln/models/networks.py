@@ -39,12 +39,11 @@ class NetworkSpec(NamedTuple):
     input: str  # in words, with the shape
     output: str
     learns: bool = True  # whether there is anything to train in it
-    note: str = ""  # a sentence: what its options make of its class
+    about: str = ""  # a sentence, in place of the first line of its class
 
     @property
     def summary(self) -> str:
-        line = (getattr(self.make, "func", self.make).__doc__ or "").partition("\n")[0]
-        return f"{line} {self.note}".strip()
+        return self.about or (getattr(self.make, "func", self.make).__doc__ or "").partition("\n")[0]
 
 
 MOST = 2000
@@ -70,9 +69,8 @@ _MAPS = "[B, T, 13, H, W]: a heat map for each joint at t"
 
 _SMALL: dict[str, Any] = {"width": 40, "channels": 24, "layers": 4, "segments": 6, "plain": "hidden"}
 _SMALL_UNET: dict[str, Any] = {"width": 40, "residual": True, "balance": True}
-_FRAMES = "The encoder reads one frame at a time, and the features of all ten are joined."
-_TWIN = "The plain twin: layers that are told t are in place of the PP layers."
-_ROWS = "The trunk reads one frame and its events at a time, and the features of all ten are joined."
+_TWIN = "with plain layers that are told t in place of the PP layers."
+_ROWS = "but the trunk reads one frame and its events at a time, and the features of all ten are joined."
 
 NETWORKS = {
     "deblur-deblursr": NetworkSpec(DeblurSR, _BLURRY, _SHARP),
@@ -82,33 +80,59 @@ NETWORKS = {
     "deblur-eslnet-pp": NetworkSpec(DeblurESLNetPP, _BLURRY, _SHARP),
     "deblur-ppln": NetworkSpec(DeblurPPLN, _BLURRY, _SHARP),
     "deblur-ppln-head": NetworkSpec(DeblurPPLNHead, _BLURRY, _SHARP),
-    "deblur-ppln-head-small": NetworkSpec(partial(DeblurPPLNHead, **_SMALL), _BLURRY, _SHARP),
+    "deblur-ppln-head-small": NetworkSpec(
+        partial(DeblurPPLNHead, **_SMALL),
+        _BLURRY,
+        _SHARP,
+        about="deblur-ppln-head with fewer channels, and plain layers between the head's first and last.",
+    ),
     "deblur-unet-14": NetworkSpec(DeblurUNet14, _BLURRY, _SHARP),
-    "deblur-unet-14-small": NetworkSpec(partial(DeblurUNet14, **_SMALL_UNET), _BLURRY, _SHARP),
+    "deblur-unet-14-small": NetworkSpec(
+        partial(DeblurUNet14, **_SMALL_UNET),
+        _BLURRY,
+        _SHARP,
+        about="deblur-unet-14 with fewer channels; its outputs are added to the blurry frame.",
+    ),
     "deblur-unet-blind": NetworkSpec(DeblurUNet, _BLURRY, _SHARP),
     "deblur-unet-t": NetworkSpec(DeblurUNetT, _BLURRY, _SHARP),
     "pose-calabrese": NetworkSpec(PoseCalabrese, _LAST, _MAPS),
     "pose-calabrese-5": NetworkSpec(PoseCalabreseAround, _EVENTS, _MAPS),
     "pose-calabrese-mod": NetworkSpec(PoseCalabreseMod, _EVENTS, _MAPS),
     "pose-plain-frames-t": NetworkSpec(
-        partial(PosePPLNOnce, each=True, plain=True), _EVENTS, _MAPS, note=f"{_FRAMES} {_TWIN}"
+        partial(PosePPLNOnce, each=True, plain=True), _EVENTS, _MAPS, about=f"pose-ppln-frames {_TWIN}"
     ),
-    "pose-plain-once-t": NetworkSpec(partial(PosePPLNOnce, plain=True), _EVENTS, _MAPS, note=_TWIN),
-    "pose-plain-t": NetworkSpec(partial(PosePPLN, plain=True), _EVENTS, _MAPS, note=_TWIN),
+    "pose-plain-once-t": NetworkSpec(
+        partial(PosePPLNOnce, plain=True), _EVENTS, _MAPS, about=f"pose-ppln-once {_TWIN}"
+    ),
+    "pose-plain-t": NetworkSpec(partial(PosePPLN, plain=True), _EVENTS, _MAPS, about=f"pose-ppln {_TWIN}"),
     "pose-ppln": NetworkSpec(PosePPLN, _EVENTS, _MAPS),
     "pose-ppln-around": NetworkSpec(
-        partial(PosePPLN, around=True), _EVENTS, _MAPS, note="The first three begin as the frames around t."
+        partial(PosePPLN, around=True),
+        _EVENTS,
+        _MAPS,
+        about="pose-ppln whose first three PP layers, before training, give the frames around t.",
     ),
-    "pose-ppln-frames": NetworkSpec(partial(PosePPLNOnce, each=True), _EVENTS, _MAPS, note=_FRAMES),
+    "pose-ppln-frames": NetworkSpec(
+        partial(PosePPLNOnce, each=True),
+        _EVENTS,
+        _MAPS,
+        about="pose-ppln-once, but the encoder reads one frame at a time; features of all ten are joined.",
+    ),
     "pose-ppln-once": NetworkSpec(PosePPLNOnce, _EVENTS, _MAPS),
     "steering-hu": NetworkSpec(SteeringHu, _PAIR, _ANGLE),
     "steering-humod": NetworkSpec(SteeringHuMod, _PAIRS, _ANGLE),
     "steering-plain-10": NetworkSpec(SteeringPlain10, _PAIRS, _ANGLE),
-    "steering-plain-rows-10": NetworkSpec(partial(SteeringPlain10, rows=True), _PAIRS, _ANGLE, note=_ROWS),
-    "steering-plain-rows-t": NetworkSpec(partial(SteeringPlainT, rows=True), _PAIRS, _ANGLE, note=_ROWS),
+    "steering-plain-rows-10": NetworkSpec(
+        partial(SteeringPlain10, rows=True), _PAIRS, _ANGLE, about=f"steering-plain-10, {_ROWS}"
+    ),
+    "steering-plain-rows-t": NetworkSpec(
+        partial(SteeringPlainT, rows=True), _PAIRS, _ANGLE, about=f"steering-plain-t, {_ROWS}"
+    ),
     "steering-plain-t": NetworkSpec(SteeringPlainT, _PAIRS, _ANGLE),
     "steering-ppln": NetworkSpec(SteeringPPLN, _PAIRS, _ANGLE),
-    "steering-ppln-rows": NetworkSpec(partial(SteeringPPLN, rows=True), _PAIRS, _ANGLE, note=_ROWS),
+    "steering-ppln-rows": NetworkSpec(
+        partial(SteeringPPLN, rows=True), _PAIRS, _ANGLE, about=f"steering-ppln, {_ROWS}"
+    ),
 }
 
 
@@ -117,7 +141,7 @@ def known(name: str, names: Iterable[str] = NETWORKS) -> str:
     names = list(names)
     if name in names:
         return name
-    raise ValueError(f"name: there is no network {name!r}; {suggestion(name, sorted(names))}")
+    raise ValueError(f"there is no network {name!r}; {suggestion(name, sorted(names))}")
 
 
 def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class PoseCalabrese(nn.Module):
 
 
 class PoseCalabreseMod(nn.Module):
-    """That of DHP19 on ten frames: heat maps at ten time stamps, interpolated linearly.
+    """The network of DHP19 on ten frames: heat maps at ten time stamps, interpolated linearly.
 
     The maps of one time stamp lie together.
     """
@@ -121,7 +121,7 @@ class PoseCalabreseMod(nn.Module):
 
 
 class PoseCalabreseAround(nn.Module):
-    """That of DHP19 on the five frames around t: the one nearest to t, and two before it and after it.
+    """The network of DHP19 on the five frames around t: the nearest, two before it and two after it.
 
     Beyond the ends, the first or the last frame stands again.
     """
@@ -268,7 +268,7 @@ def _begin_as_frames(entry: _Timed) -> None:
 
 
 class PosePPLNOnce(nn.Module):
-    """What comes before its three PP layers runs once for all times, what follows at every t in [0, 1].
+    """The part before its three PP layers runs once for all times; the part after, at every t in [0, 1].
 
     each: what comes before reads one frame at a time; the PP layers read the features of all ten, and are
     added to those at t, which are interpolated linearly between frames. late: the first half of the decoder

@@ -147,7 +147,7 @@ class DeblurPPLN(UNet, Deblurrer):
 
 
 class DeblurUNet(UNet, Deblurrer):
-    """U-Net, blind to t: the paper's baseline, plain and three times as wide. One image for all times."""
+    """U-Net, blind to t: the paper's baseline, three times as wide as PPLN. One image for all times."""
 
     first_time = 0  # of those that t may be; -1 for the authors' checkpoints
 
@@ -163,7 +163,7 @@ class DeblurUNet(UNet, Deblurrer):
 
 
 class DeblurUNetT(UNet, Deblurrer):
-    """U-Net, told t: plain; t in [0, 1] is an image of its own, after the blurry frame.
+    """U-Net, told t: plain; t in [0, 1] is one more channel of its input, after the blurry frame.
 
     residual: it gives what to add to the blurry frame, at first nothing. balance: see Deblurrer.
     """

@@ -110,11 +110,12 @@ def weights_file(name: str) -> Path:
     """The file that pretrained=True stands for, checked."""
     path = _find(name)
     if path is None:
-        there = ", ".join(list_models(pretrained=True)) or "none"
+        task = name.partition("-")[0]
+        others = [other for other in list_models(pretrained=True) if other.startswith(f"{task}-")]
+        there = f"there are for {', '.join(others)}" if others else f"no network for {task} has any"
         raise ValueError(
-            f"pretrained: there are no weights for {name!r} yet; there are for: {there}. "
-            f"Give a file, set {_FOLDER} to a folder with {name}{weights.SUFFIX}, or train it: "
-            f"ppln train {name.partition('-')[0]}"
+            f"there are no weights for {name!r} yet; {there}. Give a file, set {_FOLDER} to a folder with "
+            f"{name}{weights.SUFFIX}, or train it: ppln train {task}"
         )
     if path.parent == _SHIPPED:
         _check_shipped(path)

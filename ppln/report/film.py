@@ -108,10 +108,6 @@ class Film:
 
     def _check_target(self) -> None:
         path, is_folder = self.path, self._kind is _Folder
-        if self._table is not None:
-            check_target(self._table, overwrite=self._overwrite, inputs=self._inputs)
-            if self._table.exists() and not self._table.read_bytes().startswith(TIMES.encode()):
-                raise FileExistsError(f"{self._table} is not of a film; choose another name")
         if self._is_empty_folder():
             return
         check_target(path, overwrite=self._overwrite, is_folder=is_folder, inputs=self._inputs)
@@ -119,6 +115,10 @@ class Film:
             raise FileExistsError(f"{path} holds more than frames of a film; choose another folder")
         if path.is_mount():
             raise FileExistsError(f"{path} is a mount point, which cannot be replaced; choose a folder in it")
+        if self._table is not None:
+            check_target(self._table, overwrite=self._overwrite, inputs=self._inputs)
+            if self._table.exists() and not self._table.read_bytes().startswith(TIMES.encode()):
+                raise FileExistsError(f"{self._table} is not of a film; choose another name")
 
     def _is_empty_folder(self) -> bool:
         """A folder that there may be already; it is then kept, with its mode, or what is mounted there."""

@@ -25,8 +25,8 @@ _SUFFIXES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")  # of plots
 @dataclass(frozen=True)
 class Info:
     """Print what is in a recording: sensor; events, their rates and gaps; frames; triggers, which are pulses
-    from outside; signals, such as the angle of a steering wheel; samples of an IMU, which are accelerations
-    and turns of the camera. For example: ppln info recording.aedat4 --plot recording.png"""
+    from outside; signals, such as the angle of a steering wheel; samples of an IMU, which measures how the
+    camera accelerates and turns. For example: ppln info recording.aedat4 --plot recording.png"""
 
     recording: Path
     """The recording: a file, or a folder."""

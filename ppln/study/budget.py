@@ -21,7 +21,7 @@ class Reproduce:
     out: Path = Path("runs/reproduce")
     """The folder of results. What is there already is not done again."""
     minutes: float | None = None
-    """Stop after about so many minutes; the same command goes on from there. 0: train nothing, only make
+    """Stop after about this many minutes; the same command goes on from there. 0: train nothing, only make
     tables of what is done. Default: go on to the end."""
     rows: tuple[str, ...] = ()
     """Only these rows of the tables, by the names that `ppln reproduce --help` lists. Default: all."""
@@ -29,7 +29,7 @@ class Reproduce:
     """Train each row once with each of these seeds of random numbers. What has nothing to train is evaluated
     once. Default: as the study has them."""
     processes: int = 1
-    """Train so many networks at once, which share the samples. On a GPU this is faster only under NVIDIA's
+    """Train N networks at once, which share the samples. On a GPU this is faster only under NVIDIA's
     MPS (start it with: nvidia-cuda-mps-control -d). With two or more, nothing is begun for which there is too
     little time, by what the row took before."""
     tune: bool = False
@@ -55,7 +55,8 @@ class Reproduce:
     width: int | None = None
     """Columns of a picture, in pixels. Default: as the study has it."""
     textures: str | None = None
-    """What is on the surfaces of scenes, as in `ppln train deblur`. Default: as the study has it."""
+    """For deblurring: what is on the surfaces of scenes, as in `ppln train deblur`. Default: as the
+    study has it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: on a GPU (cuda) where there is one."""
     precision: Literal["32", "tf32", "bf16"] | None = None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ppln.errors import HELP, Help
+from ppln.names import meant
 from ppln.options import Command, command
 from ppln.progress import Screen
 from ppln.study import STUDIES
@@ -59,7 +60,7 @@ def asked_for(words: Sequence[str]) -> tuple[Command, WantedStudy]:
     if name in HELP:
         raise Help(usage())
     if name not in STUDIES:
-        raise ValueError(f"there is no study {name!r}; there are: {', '.join(STUDIES)}")
+        raise ValueError(f"there is no study {name!r}; {meant(name, STUDIES)}")
     asked = command(Reproduction(Reproduce(Path(f"runs/reproduce-{name}"))), f"ppln reproduce {name}")
     return asked, WantedStudy(STUDIES[name], asked.call(asked.given(rest)))
 

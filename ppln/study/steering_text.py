@@ -14,7 +14,7 @@ events are simulated between the frames (`donkey`). Each uninterrupted drive is 
 are for training, the next 10 % for validation, the last 30 % for testing."""
 
 NOTE = """\
-these are the first rows of the study, and their trainings are short: at the end, networks err about as much
+These are the first rows of the study, and their trainings are short: at the end, networks err about as much
 on what they were trained with as on what they are tested with (the loss is the square of that error), and so
 have not learnt all they can. Networks begin with outputs of about 1, and these are degrees. In trials with
 units of 15 degrees (`unit_deg`) all learnt faster, plain twins most of all, and PPLN's lead over them was

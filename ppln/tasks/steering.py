@@ -82,7 +82,7 @@ class Steering(Task):
     """With how many of a sample's ten angles a step trains; they are drawn anew each time. Networks that see
     one frame at a time, such as steering-hu, cost less with fewer."""
     train_every: int = 1
-    """Train with every so many-th of a sample's ten angles only, from the first on. Networks see all ten
+    """Train with every Nth of a sample's ten angles only, from the first on. Networks see all ten
     frames, and are tested with all angles."""
 
     def __post_init__(self) -> None:

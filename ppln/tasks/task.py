@@ -109,10 +109,12 @@ def check_data(task: Any, data: tuple[str, ...], *counts: str, frames: int | Non
     """The settings that all tasks have, and `counts`, which are 1 or more. frames: at most as many times."""
     if task.data not in data:
         raise ValueError(f"data is {task.data!r}; there is: {', '.join(data)}")
-    if (task.data == "windows") != (task.folder is not None):
+    if task.data == "windows" and task.folder is None:
+        raise ValueError("data='windows' needs folder=FOLDER, which `ppln prepare` wrote")
+    if task.data != "windows" and task.folder is not None:
         raise ValueError(
-            f"data is {task.data!r} and folder is {str(task.folder)!r}; windows need the folder that `ppln "
-            f"prepare` wrote, and {data[0]!r} has none; for windows, give both data and folder"
+            f"folder is {task.folder}, but data is {task.data!r}, which has none; give data='windows', too, "
+            "or leave it out"
         )
     for name in ("height", "width"):
         whole(name, getattr(task, name), least=16)

@@ -165,7 +165,7 @@ def test_a_folder_is_data_of_the_task(tmp_path):
     assert "height" in task.idle
     with pytest.raises(IndexError, match="index is -1"):
         source.batch([-1])
-    with pytest.raises(ValueError, match="data is 'windows' and folder is 'None'; windows need the folder"):
+    with pytest.raises(ValueError, match="data='windows' needs folder=FOLDER"):
         Steering(data="windows")
     with pytest.raises(
         FileNotFoundError, match=r"no prepared windows in .*nowhere; run: ppln prepare donkey"

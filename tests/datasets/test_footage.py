@@ -237,7 +237,7 @@ def test_colour_becomes_grey(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"frames": None}, "holds no frames, without which there are no rows"),
+        ({"frames": None}, "holds no frames, which steering needs"),
         ({"events": Events.empty(SIZE)}, "holds no events; give simulate_events=True"),
         (
             {"frames": Frames(np.zeros((30, 5, 6), np.uint8), ROW_US * np.arange(30))},
@@ -245,7 +245,7 @@ def test_colour_becomes_grey(tmp_path):
         ),
         (
             {"frames": Frames(driven.pictures(10), ROW_US * np.arange(10))},
-            "has 9 rows of 50 ms, at most, without a pause between them, and networks take 10",
+            "has 0.45 s, at most, without a pause of more than 1 s between frames, and networks take 0.5 s",
         ),
         (
             {

@@ -223,8 +223,9 @@ def test_usage(command, monkeypatch, capsys):
 
 
 def test_mistakes(monkeypatch, folder):
-    fails(monkeypatch, "train stering", "task: there is no 'stering'; did you mean 'steering'")
-    fails(monkeypatch, "train steering --recipe papr", "recipe: there is no 'papr'; did you mean 'paper'")
+    fails(monkeypatch, "evaluate steering-pln", "there is no steering-pln; did you mean steering-ppln")
+    fails(monkeypatch, "train stering", "there is no task 'stering'; did you mean 'steering'")
+    fails(monkeypatch, "train steering --recipe papr", "there is no recipe 'papr'; did you mean 'paper'")
     fails(
         monkeypatch,
         "train steering --batch 7 --accumulate 2",

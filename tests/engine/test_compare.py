@@ -286,7 +286,9 @@ def test_wrong_arguments(tmp_path):
     copy = save(tmp_path / "copy", normal(10), name="a", weights=str(ours[0]))
     with pytest.raises(ValueError, match=r"ours: .*ours0 and .*copy are of the same weights; drop one"):
         compare([*ours, copy], theirs, task=Measure())
-    with pytest.raises(FileNotFoundError, match=r"no results.json in .*; run: ppln evaluate"):
+    with pytest.raises(
+        FileNotFoundError, match=r"there is no results.json in .*; give a folder that `ppln ev"
+    ):
         compare([tmp_path], theirs)
     (ours[0] / "samples.csv").write_text("index,x_rms,target_rms\n")
     with pytest.raises(ValueError, match=r"samples.csv is not the one that results.json tells of"):

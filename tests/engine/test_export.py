@@ -213,7 +213,7 @@ def test_small_file_of_a_run(ema: bool, run: Path, tmp_path: Path):
 
 
 def test_errors(run: Path, tmp_path: Path, tiny: Path, monkeypatch):
-    with pytest.raises(ValueError, match=r"a\.txt must end in \.safetensors, \.onnx, \.pt2"):
+    with pytest.raises(ValueError, match=r"a\.txt; give a name that ends in \.safetensors, \.onnx, \.pt2"):
         export(run, tmp_path / "a.txt")
     with pytest.raises(ValueError, match=r"dtype is bfloat16, but \.pt2 files have float32"):
         export(run, tmp_path / "a.pt2", dtype="bfloat16")

@@ -109,7 +109,7 @@ def test_describe():
 
 
 def test_unknown_names():
-    with pytest.raises(ValueError, match="recipe: there is no 'papre'; did you mean 'paper'"):
+    with pytest.raises(ValueError, match="there is no recipe 'papre'; did you mean 'paper'"):
         recipe("deblur", "papre")
-    with pytest.raises(ValueError, match="task: there is no 'sleep'; there are deblur, steering, pose"):
+    with pytest.raises(ValueError, match="there is no task 'sleep'; there are deblur, steering, pose"):
         describe("sleep")

@@ -84,7 +84,7 @@ def test_none_is_a_word_of_its_own():
         (["--batch", "10", "--accumulate", "4"], "batch is 10"),
         (["--epochs", "3", "--steps", "7"], "--epochs is 3 and --steps is 7"),
         (["--gain", "-1"], "gain is -1.0; give more than 0"),
-        (["--recipe", "papre"], "recipe: there is no 'papre'; did you mean 'paper'"),
+        (["--recipe", "papre"], "there is no recipe 'papre'; did you mean 'paper'"),
         (["--network", "pose-ppln"], "network is 'pose-ppln', which is not for fake"),
         (["--config", "no.toml"], "no.toml"),
     ],

@@ -90,7 +90,7 @@ def test_mistakes_are_told_before_anything_is_read():
 
 def test_frames_that_are_not_there(path):
     for frames, says in (
-        ([7], "frames has 7; the recording has 7, from 0 on"),
+        ([7], "frames has 7; the recording has 7, numbered from 0 to 6"),
         ([], "frames is empty"),
         ([-1], "-1"),
     ):
@@ -241,4 +241,4 @@ def test_a_recording_larger_than_memory_is_deblurred(path, tmp_path):
         [sys.executable, "-c", LITTLE, *arguments], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("14 frames of 1 blurry ones") == 2
+    assert done.stdout.count("14 frames of 1 blurry one") == 2

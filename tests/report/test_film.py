@@ -110,7 +110,7 @@ def test_what_is_there_stays_unless_told(name, tmp_path):
         return {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
 
     before = content()
-    with pytest.raises(FileExistsError, match="exists; give overwrite=True"):
+    with pytest.raises(FileExistsError, match=rf"{name} exists; give overwrite=True"):
         Film(path)
     with pytest.raises(KeyboardInterrupt):
         write(path, stopped(2, KeyboardInterrupt()), overwrite=True)

@@ -244,9 +244,11 @@ def test_bad_settings():
         ValueError, match=r"test_times is 53; give 14, or k x 13 \+ 1 where k divides substeps"
     ):
         replace(SMALL, test_times=53)
-    with pytest.raises(ValueError, match="data is 'windows' and folder is 'None'; windows need the folder"):
+    with pytest.raises(ValueError, match="data='windows' needs folder=FOLDER"):
         Deblur(data="windows")
-    with pytest.raises(ValueError, match="'scenes' has none"):
+    with pytest.raises(
+        ValueError, match="folder is data/hqf, but data is 'scenes', which has none; give data="
+    ):
         Deblur(folder="data/hqf")
     with pytest.raises(
         ValueError, match="test_times is 53; give 14: windows have the frames that were recorded"

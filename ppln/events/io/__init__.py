@@ -128,7 +128,7 @@ def agreed_sensor(path: Path, told: tuple[int | str | None, int | str | None], o
     except ValueError:
         raise RecordingError(f"{path} tells a sensor of {height!r} x {width!r} pixels") from None
     if given not in (None, sensor):
-        raise RecordingError(f"sensor is {options.sensor}, but {path} tells {tuple(sensor)}")
+        raise RecordingError(f"sensor is {options.sensor}, but {path} tells {tuple(sensor)}; leave it out")
     return sensor
 
 
@@ -155,7 +155,9 @@ def detect(path: str | Path) -> str:
             return name
     if head.startswith(b"PK\3\4") and not is_zipfile(path):
         raise RecordingError(f"{path} is a zip archive that is damaged or cut short")
-    raise RecordingError(f"{path} is of no known format; there are: {', '.join(FORMATS)}")
+    raise RecordingError(
+        f"{path} is of no known format; there are: {', '.join(FORMATS)}; `ppln simulate` makes one of a video"
+    )
 
 
 def sources(path: str | Path, *, format: str | None = None) -> list[Path]:
@@ -272,7 +274,7 @@ def read_recording(path: str | Path, *, format: str | None = None, **options: An
 
 def _module(name: str) -> Any:
     if name not in FORMATS:
-        raise ValueError(f"format {name!r} is not known; there are: {', '.join(FORMATS)}")
+        raise ValueError(f"format is {name!r}, which is not known; there are: {', '.join(FORMATS)}")
     return importlib.import_module(f"ppln.events.io.{name}")
 
 

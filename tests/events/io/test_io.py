@@ -111,7 +111,7 @@ def test_what_cannot_be_detected(formats, tmp_path):
     path.write_bytes(b"3")
     with pytest.raises(RecordingError, match="file is of no known format; there are: one, two"):
         detect(path)
-    with pytest.raises(ValueError, match="format 'three' is not known; there are: one, two"):
+    with pytest.raises(ValueError, match="format is 'three', which is not known; there are: one, two"):
         read_events(path, format="three")
     with ZipFile(path, "w") as archive:
         archive.writestr("words.txt", "words")

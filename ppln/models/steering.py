@@ -70,7 +70,9 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
         step, more = self.conv1.stride[0], y.shape[1] - x.shape[1]
-        return F.relu(y + F.pad(x[..., ::step, ::step], (0, 0, 0, 0, more // 2, more // 2)))
+        if step > 1 or more:  # else that would be a copy
+            x = F.pad(x[..., ::step, ::step], (0, 0, 0, 0, more // 2, more // 2))
+        return F.relu(y + x)
 
 
 class _Trunk(nn.Module):

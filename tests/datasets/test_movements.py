@@ -83,7 +83,7 @@ def test_the_task(tmp_path):
     assert found["joints_px"].item() == 2 * 10 * 12
     assert found["mpjpe_px"].item() < 0.71
     assert task.picture(batch.target, batch).ndim == 3
-    with pytest.raises(ValueError, match=r"data is 'people' and folder is .*'people' has none"):
+    with pytest.raises(ValueError, match=r"folder is .*, but data is 'people', which has none"):
         Pose(folder=tmp_path)
 
 

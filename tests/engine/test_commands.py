@@ -283,7 +283,7 @@ def test_too_little_memory(error, monkeypatch):
 
 
 def test_debug_tells_where(monkeypatch):
-    with pytest.raises(ValueError, match="there is no 'papr'"):
+    with pytest.raises(ValueError, match="there is no recipe 'papr'; did you mean 'paper'"):
         run(monkeypatch, "train steering --recipe papr --debug")
 
 

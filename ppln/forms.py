@@ -16,6 +16,7 @@ them, be they from a file, a checkpoint, a command line or a program.
 
 import json
 import math
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from ppln.files import write_whole
 
+LARGEST_BYTES = 1 << 26  # of a file of values; those that are written here have far fewer
 DEPTH = 40  # lists in lists; whoever walks through a value may call themselves as often
 SCALAR = bool | int | float | str | None
 NUMBER = float | str
@@ -49,7 +51,17 @@ def errors_of(where: object) -> Iterator[None]:
 def read_json(path: Path, form: Any = object) -> Any:
     """What is in a file, of this form."""
     with errors_of(path):
-        return parse_json(path.read_bytes(), form)
+        return parse_json(read_bytes(path), form)
+
+
+def read_bytes(path: Path, most: int = LARGEST_BYTES) -> bytes:
+    """All of a file, which must be one, and not be larger than so."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise ValueError("it is not a file")
+    if about.st_size > most:
+        raise ValueError(f"it has {about.st_size:,} bytes, and such files have {most:,} at most")
+    return path.read_bytes()
 
 
 def write_json(path: Path, value: Any, *, overwrite: bool = True) -> None:

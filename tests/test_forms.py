@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,6 +79,16 @@ def test_what_cannot_be_read(tmp_path, text, message):
         read_json(path, {str: object})
     assert "\n" not in str(caught.value)
     assert parse_json("[" * (DEPTH - 1) + "]" * (DEPTH - 1)) is not None
+
+
+def test_what_is_too_large_or_no_file_is_not_read(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    os.truncate(tmp_path / "a.json", 60 << 30)
+    os.mkfifo(tmp_path / "b.json")
+    with pytest.raises(ValueError, match=r"a.json: it has 64,424,509,440 bytes, and such files have 67,108"):
+        read_json(tmp_path / "a.json")
+    with pytest.raises(ValueError, match=r"b.json: it is not a file"):
+        read_json(tmp_path / "b.json")
 
 
 def test_errors_quote_little():

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from ppln.datasets.source import check_split
 from ppln.events.events import Sensor
 from ppln.events.io.hdf5 import open_file
-from ppln.forms import check_form, parse_json
+from ppln.forms import check_form, parse_json, read_bytes
 
 MANIFEST = "manifest.json"
 
@@ -45,7 +45,7 @@ class FolderManifest(ABC):
     def read(cls, folder: Path) -> Self:
         path = folder / MANIFEST
         try:
-            content = parse_json(path.read_bytes(), {"format": str, "version": int})
+            content = parse_json(read_bytes(path), {"format": str, "version": int})
             there, wanted = (content.pop("format"), content.pop("version")), (cls.FORMAT, cls.VERSION)
             if there != wanted:
                 raise ValueError(

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from ppln.files import sha256, sync
-from ppln.forms import brief, check_form, parse_json
+from ppln.forms import brief, check_form, parse_json, read_bytes
 
 _FORMAT = 1
 _STEP = re.compile(r"step-(\d{7,})")
@@ -133,7 +133,7 @@ def load(path: Path) -> Checkpoint:
             raise _damaged(path, f"{name} is not what was saved (its SHA-256 differs)")
     try:
         tensors = {Path(name).stem: load_file(path / name) for name in files if name != "state.json"}
-        state = parse_json((path / "state.json").read_bytes(), {str: object})
+        state = parse_json(read_bytes(path / "state.json"), {str: object})
     except (OSError, ValueError, SafetensorError) as error:
         raise _damaged(path, f"it cannot be read ({brief(str(error))})") from error
     return Checkpoint(path, manifest["step"], tensors, state)
@@ -241,7 +241,7 @@ def _manifest(path: Path) -> dict[str, Any]:
     """What manifest.json says, if it is as it was written."""
     _size(path, "manifest.json")
     try:
-        text = (path / "manifest.json").read_bytes()
+        text = read_bytes(path / "manifest.json")
         manifest = parse_json(text, {"format": int | str})
     except OSError as error:
         raise _damaged(path, f"manifest.json cannot be read ({error.strerror})") from error

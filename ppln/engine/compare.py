@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.engine.statistics import Estimate, Interval, Tests, estimate, paired
-from ppln.forms import NUMBER, Maybe, read_json, shown
+from ppln.forms import NUMBER, Maybe, errors_of, read_bytes, read_json, shown
 from ppln.markdown import grid
 from ppln.progress import Screen
 from ppln.tasks import TASKS
@@ -108,7 +108,8 @@ def read(folder: Path) -> StoredEvaluation:
             f"there is no results.json in {folder}; give a folder that `ppln evaluate` wrote"
         )
     about = read_about(folder / "results.json")
-    content = (folder / "samples.csv").read_bytes()
+    with errors_of(folder / "samples.csv"):
+        content = read_bytes(folder / "samples.csv")
     if hashlib.sha256(content).hexdigest() != about["files"]["samples.csv"]:
         raise ValueError(
             f"{folder / 'samples.csv'} is not the one that results.json tells of; evaluate again"

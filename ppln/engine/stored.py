@@ -13,7 +13,7 @@ from ppln import tasks
 from ppln.engine import yaml_text
 from ppln.engine.config import Machine, Model, Optimizer, Run, Train
 from ppln.files import make_folder, put_in_place
-from ppln.forms import convert, errors_of, parse_json, shown
+from ppln.forms import convert, errors_of, parse_json, read_bytes, shown
 from ppln.names import meant
 from ppln.tasks import Task
 
@@ -104,8 +104,10 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"config is {path}, which is {'not a file' if path.exists() else 'not there'}; give a file"
         )
+    with errors_of(path):
+        content = read_bytes(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no text in UTF-8 ({error})") from None
     with errors_of(path):

@@ -32,6 +32,10 @@ def parse(text: str) -> Any:
         raise ValueError(
             'it has a value that is not of its type, that of its tag, as !!int "" has'
         ) from error
+    except ValueError as error:
+        if "integer string conversion" in str(error):  # Python's own words are for programmers
+            raise ValueError("it has a number of thousands of digits") from None
+        raise
     check_depth(values)
     return values
 

@@ -13,7 +13,7 @@ from typing import Any
 from ppln.engine import stored
 from ppln.engine.compare import TOLERANCE, other_fingerprint
 from ppln.files import write_whole
-from ppln.forms import NUMBER, SCALAR, Maybe, check_form, parse_json, shown
+from ppln.forms import NUMBER, SCALAR, Maybe, check_form, parse_json, read_bytes, shown
 from ppln.models.networks import NETWORKS
 from ppln.models.weights import plain_options
 
@@ -67,7 +67,7 @@ def read(path: Path) -> Plain:
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path}; give a study.json that `ppln reproduce` wrote")
     try:
-        study = parse_json(path.read_bytes(), {"format": str, "version": int})
+        study = parse_json(read_bytes(path), {"format": str, "version": int})
         found = study["format"], study["version"]
         if found != (_FORMAT, _VERSION):
             raise ValueError(f"it is {found[0]!r} of version {found[1]}, this ppln reads {_VERSION}")

@@ -402,3 +402,7 @@ def test_what_is_refused(raw, tmp_path):
     (out / "manifest.json").write_text(json.dumps({"format": "ppln windows", "version": 2}))
     with pytest.raises(ValueError, match=r"manifest.json cannot be used .*version"):
         prepare(raw / "desk.bag", out)
+    (out / "manifest.json").unlink()
+    os.mkfifo(out / "manifest.json")
+    with pytest.raises(ValueError, match=r"manifest.json cannot be used \(it is not a file\)"):
+        prepare(raw / "desk.bag", out)

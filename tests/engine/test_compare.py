@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -292,6 +293,10 @@ def test_wrong_arguments(tmp_path):
         compare([tmp_path], theirs)
     (ours[0] / "samples.csv").write_text("index,x_rms,target_rms\n")
     with pytest.raises(ValueError, match=r"samples.csv is not the one that results.json tells of"):
+        compare(ours, theirs, task=Measure())
+    (ours[0] / "samples.csv").unlink()
+    os.mkfifo(ours[0] / "samples.csv")
+    with pytest.raises(ValueError, match=r"samples.csv: it is not a file"):
         compare(ours, theirs, task=Measure())
 
 

@@ -136,6 +136,13 @@ def test_missing_file():
             parse("fake", ["--config", name])
 
 
+def test_a_file_larger_than_memory():
+    Path("large.yaml").touch()
+    os.truncate("large.yaml", 60 << 30)
+    with pytest.raises(ValueError, match=r"large.yaml: it has 64,424,509,440 bytes, and such files have"):
+        parse("fake", ["--config", "large.yaml"])
+
+
 def test_help_shows_the_recipe():
     with pytest.raises(Help) as told:
         parse("fake", ["--recipe", "paper", "--options", "segments=4", "--help"])

@@ -30,7 +30,7 @@ def levels(first: str, *, join: str) -> str:
         ("a: !!timestamp x", "a value that is not of its type"),
         ("a: 2026-99-99", "month must be in 1..12"),
         ("a: 0x_", "invalid literal"),
-        ("a: " + "9" * 5000, "digits"),
+        ("a: " + "9" * 5000, "it has a number of thousands of digits"),
         ("a: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
         ("a: {[]: 1}", "unhashable key"),
         ("a: \0", "special characters are not allowed"),

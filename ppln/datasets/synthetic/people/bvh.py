@@ -7,12 +7,14 @@ between two, and one line of numbers a frame, in the order of the channels.
 Dimensions: J joints, F frames, C channels.
 """
 
+import io
 import math
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from lzma import LZMAError
 from pathlib import Path
 from typing import IO, NamedTuple, NoReturn
@@ -26,6 +28,7 @@ POSITIONS = ("Xposition", "Yposition", "Zposition")
 ROTATIONS = ("Xrotation", "Yrotation", "Zrotation")
 LARGEST_BYTES = 1 << 27  # of a file; one of CMU's has up to 4 million
 PIECE_BYTES = 1 << 12
+MOST_LINES = 1 << 20  # a frame has one: two hours, 120 times a second
 MOST_NUMBERS = 1 << 24  # frames times joints: an hour of a person, 120 times a second
 _CHANNELS = {name.lower(): name for name in (*POSITIONS, *ROTATIONS)}
 
@@ -150,9 +153,12 @@ def _zip(path: Path) -> Iterator[zipfile.ZipFile]:
 def parse_bvh(content: bytes, source: str = "BVH") -> Motion:
     """The motion in the bytes of a file; `source` names it in errors."""
     try:
-        lines = content.decode("utf-8-sig").splitlines()
+        with io.TextIOWrapper(io.BytesIO(content), "utf-8-sig") as text:
+            lines = list(islice(text, MOST_LINES + 1))
     except UnicodeDecodeError:
         raise ValueError(f"{source}: not a text file") from None
+    if len(lines) > MOST_LINES:  # in memory, each takes many times its bytes
+        raise ValueError(f"{source} has more than {MOST_LINES:,} lines; give shorter motions")
     words = _Words(source, lines)
     joints = _hierarchy(words)
     width = sum(len(joint.channels) for joint in joints)

@@ -228,18 +228,20 @@ def test_bombs(tmp_path):
     for kind, size in ((zipfile.ZIP_DEFLATED, 140), (zipfile.ZIP_LZMA, 100), (zipfile.ZIP_BZIP2, 1)):
         with zipfile.ZipFile(tmp_path / f"{kind}.zip", "w", kind) as archive:
             archive.writestr("a.bvh", b"\n" * (size << 20))
+    with zipfile.ZipFile(tmp_path / "lines.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.bvh", skeleton(1, 1) + "00\n" * (40 << 20))
     (tmp_path / "pipe").mkdir()
     os.mkfifo(tmp_path / "pipe/a.bvh")
-    said = outcomes(
-        "bvh", *(tmp_path / name for name in ("joints", "poses", "8.zip", "14.zip", "12.zip", "pipe"))
-    )
+    names = ("joints", "poses", "8.zip", "14.zip", "12.zip", "pipe", "lines.zip")
+    said = outcomes("bvh", *(tmp_path / name for name in names))
     assert said[0] == "done: [50001]"
     assert "50000 frames of 5001 joints are too many to be held" in said[1]
     assert "8.zip: a.bvh has more than 134217728 bytes" in said[2]
     assert "14.zip: a.bvh has more than" in said[3]
     assert "12.zip: a.bvh is compressed with bzip2" in said[4]
     assert "a.bvh is not a file" in said[5]
-    assert [text.partition(":")[0] for text in said] == ["done"] + ["refused"] * 5
+    assert "lines.zip: a.bvh has more than 1,048,576 lines" in said[6]
+    assert [text.partition(":")[0] for text in said] == ["done"] + ["refused"] * 6
 
 
 @pytest.fixture(scope="module")

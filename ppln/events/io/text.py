@@ -143,7 +143,8 @@ def _blocks(path: Path, files: Files, name: str) -> Iterator[bytes]:
                 if newline:
                     yield block + newline
     except Exception as error:  # of the archive: errors of many kinds
-        raise RecordingError(f"{path}: {name} cannot be read: {error}") from error
+        why = str(error) or "it is cut short"  # EOFError says nothing
+        raise RecordingError(f"{path}: {name} cannot be read: {why}") from error
     if rest:
         yield rest + b"\n"
 
@@ -207,7 +208,8 @@ def _png(files: Files, where: str, name: str) -> tuple[bytes, Sensor]:
             data, size = png.load(file)
         files.allowance.take(len(data))
     except Exception as error:  # of a damaged archive: errors of many kinds
-        raise RecordingError(f"{where}: {name} cannot be read: {error}") from error
+        why = str(error) or "it is cut short"
+        raise RecordingError(f"{where}: {name} cannot be read: {why}") from error
     return data, size
 
 

@@ -397,5 +397,5 @@ def test_a_file_that_becomes_shorter_while_it_is_read(tmp_path, name, part):
         if isinstance(packet, Events):
             break
     os.truncate(path, int(part * path.stat().st_size))
-    with pytest.raises(RecordingError):
+    with pytest.raises(RecordingError, match=r"[^ :]$"):  # it says why
         list(packets)

@@ -198,6 +198,8 @@ def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"{path} is damaged, or no file of safetensors ({brief(str(error))}); "
             "give a .safetensors of `ppln export`"
         ) from None
+    except (MemoryError, OSError) as error:  # which do not name the file
+        raise type(error)(f"{path} cannot be read ({error})") from None
     if not isinstance(header, dict):
         raise ValueError(f"{path} does not say what network it is of; make one with `ppln export`")
     return header, tensors

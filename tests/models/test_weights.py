@@ -159,6 +159,16 @@ def test_a_cut_file_is_found(length: int, file: Path):
         weights.read(file)
 
 
+@pytest.mark.parametrize("kind", [MemoryError, OSError])
+def test_a_file_that_cannot_be_read_is_named(file: Path, monkeypatch, kind: type[Exception]):
+    def fails(*_):
+        raise kind("Cannot allocate memory (os error 12)")
+
+    monkeypatch.setattr("safetensors.safe_open", fails)
+    with pytest.raises(kind, match=r"file\.safetensors cannot be read \(Cannot allocate memory"):
+        weights.read(file)
+
+
 def test_a_changed_card_is_found(file: Path):
     content = file.read_bytes()
     assert b"81.25" in content

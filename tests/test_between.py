@@ -11,13 +11,14 @@ from convolved import Convolved
 from gapped import gapped
 
 from ppln import create_model, restore
-from ppln.carry import carry
+from ppln.carry import Thresholds, carry
 from ppln.cli import main
 from ppln.events import Events, Frames, Recording, read_recording
 from ppln.events.excerpt import LONGEST_GAP_US, read_excerpt
 from ppln.events.io import native
 from ppln.metrics import psnr
 from ppln.models.edi import DeblurEDI
+from ppln.protocols import BINS
 from ppln.restore import GRID, Restoration, plan
 
 BETWEEN = ["hold", "carry"]
@@ -185,12 +186,53 @@ def test_thresholds_are_learnt_of_gaps(monkeypatch):
     assert np.min(found) > 0.01
 
 
+def test_thresholds_are_those_of_all_gaps_so_far(monkeypatch):
+    found = []
+
+    def spied(*gap):
+        found.append(gap)
+        return carry(*gap)
+
+    monkeypatch.setattr(restore, "carry", spied)
+    frames_of(made([(0, 200), (300, 500), (600, 800)]), fps=50_000, between="carry")
+    wanted = Thresholds()
+    for first, last, counts, _ in found:
+        wanted.learn(first, last, counts)
+    assert len(found) == 2
+    assert np.array_equal(found[-1][-1].on_off, wanted.on_off)
+
+
+def test_events_are_counted_when_they_were_in_the_gap(monkeypatch):
+    """All of them in its first quarter, so in the first bins of it."""
+    found = []
+    monkeypatch.setattr(restore, "carry", lambda *gap: found.append(gap[2]) or carry(*gap))
+    recording = made([(0, 300), (500, 700)])
+    t = recording.events.t
+    early = replace(recording, events=recording.events[(t < 350) | (t >= 500)])
+    frames_of(early, fps=50_000, between="carry")
+    (counts,) = found
+    assert counts.sum() == 50
+    assert not counts[BINS // 4 + 1 :].any()
+
+
 def test_in_a_long_gap_frames_are_held():
     for longer in (0, 1):
         exposures = [(0, 300_000), (300_000 + LONGEST_GAP_US + longer, 1_600_000)]
         shot, _ = plan(made(exposures, end=2_000_000), fps=50, between="carry").shots
         assert len(shot.gap.times) == 50 + longer
         assert (shot.gap.events is None) == bool(longer)
+
+
+def test_a_gap_before_an_exposure_of_which_no_frame_is_wanted():
+    """It ends with that exposure's first frame, also where nothing follows."""
+    recording = made([(0, 300), (501, 519)])
+    times = list(frames_of(recording, fps=50_000, between="hold"))
+    assert times == list(range(0, 501, 20))
+    recording = made([(0, 300), (501, 519), (519, 700)])
+    grids = [list(Restoration(DeblurEDI(contrast=0.2), [shot])) for shot in plan(recording).shots]
+    found = frames_of(recording, fps=50_000, between="hold")
+    assert np.array_equal(found[480], grids[1][0].frame)
+    assert not np.array_equal(found[480], grids[2][0].frame)
 
 
 def test_exposures_of_which_no_frame_is_wanted_are_passed_over():

@@ -84,7 +84,7 @@ def as_json(value: Any) -> Any:
 def parse_json(text: bytes | str, form: Any = object) -> Any:
     """What a text says, of this form."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=named_once)
     except UnicodeDecodeError:  # which would quote all of it
         raise ValueError("it is no text") from None
     except RecursionError:
@@ -96,6 +96,16 @@ def parse_json(text: bytes | str, form: Any = object) -> Any:
     check_depth(value)
     check_form(value, form)
     return value
+
+
+def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Names and values; of two with one name, nobody knows which is meant."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"it names {shown(name)} twice; keep one")
+        found[name] = value
+    return found
 
 
 def check_depth(value: Any) -> None:

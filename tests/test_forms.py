@@ -69,6 +69,7 @@ def test_what_has_not(changes, message):
         (b"[" * (DEPTH + 1) + b"]" * (DEPTH + 1), f"nested more than {DEPTH} deep"),
         (b'{"a":' * 60 + b"1" + b"}" * 60, f"nested more than {DEPTH} deep"),
         (b"9" * 5000, "it has a number of thousands of digits"),
+        (b'[{"a": 1, "b": 2, "a": 1}]', "it names 'a' twice"),
         (b"[]", r"it is \[\]; expected names and values"),
     ],
 )

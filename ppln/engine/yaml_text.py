@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ppln.forms import check_depth
+from ppln.forms import check_depth, named_once
 from ppln.imports import require
 
 CHARACTERS = 100_000  # of a text; PyYAML takes seconds for as many, and 100 times the memory
@@ -45,9 +45,14 @@ def _count(node: Any, counts: dict[Any, float]) -> float:
     if node not in counts:
         counts[node] = math.inf  # for what is within itself
         inner = node.value if isinstance(node.value, list) else []
+        named_once([(entry[0].value, None) for entry in inner if _is_named(entry)])
         parts = [part for entry in inner for part in (entry if isinstance(entry, tuple) else (entry,))]
         counts[node] = 1 + sum(_count(part, counts) for part in parts)
     return counts[node]
+
+
+def _is_named(entry: Any) -> bool:
+    return isinstance(entry, tuple) and isinstance(entry[0].value, str)
 
 
 def dump(values: Mapping[str, Any]) -> str:

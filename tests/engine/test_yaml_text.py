@@ -33,6 +33,7 @@ def levels(first: str, *, join: str) -> str:
         ("a: " + "9" * 5000, "it has a number of thousands of digits"),
         ("a: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
         ("a: {[]: 1}", "unhashable key"),
+        ("a: {b: 1, c: 2, b: 3}", "it names 'b' twice"),
         ("a: \0", "special characters are not allowed"),
     ],
 )

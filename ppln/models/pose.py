@@ -67,7 +67,8 @@ def _decoder(out_channels: int) -> list[nn.Module]:
 
 def _to_half() -> list[nn.Module]:
     """From 64 channels at a quarter of the size to 32 at a half."""
-    return [*_up(64, 32), *(layer for _ in range(4) for layer in _conv(32, 32, dilation=2))]
+    dilated = [layer for _ in range(4) for layer in _conv(32, 32, dilation=2)]  # made first: a seed's order
+    return [*_up(64, 32), *dilated]
 
 
 def _to_whole(out_channels: int) -> list[nn.Module]:

@@ -142,6 +142,26 @@ def test_parameter_counts(name: str, count: int):
     assert sum(p.numel() for p in model.parameters()) == count
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("steering-hu", 69157.606),
+        ("steering-humod", 69424.645),
+        ("steering-ppln", 58867.463),
+        ("pose-calabrese", -497.969),
+        ("pose-calabrese-mod", -492.335),
+        ("pose-ppln", -306.907),
+        ("deblur-unet-14-small", 3640.311),
+        ("deblur-ppln-head-small", 43.508),
+    ],
+)
+def test_a_seed_draws_the_same_weights_in_every_version(name: str, found: float):
+    """Layers are made in one order, however the code that makes them is laid out."""
+    torch.manual_seed(0)
+    weights = ppln.create_model(name).parameters()
+    assert sum(k * p.double().sum().item() for k, p in enumerate(weights)) == pytest.approx(found, rel=1e-4)
+
+
 @pytest.mark.parametrize("size", [(1, 1), (5, 7), (16, 32), (21, 18)])
 @pytest.mark.parametrize("name", NAMES)
 def test_any_image_size_and_form_of_time(name: str, size: tuple[int, int]):

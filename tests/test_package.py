@@ -22,13 +22,18 @@ TORCH = next(need.specifier for need in NEEDS if need.name == "torch")
 OURS, IMPORTED = "torch-ppln", "ppln"  # on PyPI, the second is somebody else's
 INSTALLS = re.compile(
     r"""
-      \b(?:pipx?\ install|uv\ add|poetry\ add)\b[^\n;|&\#`]*(?<![\w./-])ppln(?![\w./-])  # in a command
+      \b(?:pip[x3]?\ install|uv\ add|poetry\ add)\b[^\n;|&\#`]*(?<![\w./-])ppln(?![\w./-])  # in a command
     | \b(?:re)?install\ ppln\b  # in prose
     | (?<![\w.-])ppln\\?\[  # with an extra, also in a pattern of a test
     | (?<![\w.-])ppln\s?[=~<>]=\s?\d  # with a version
     """,
     re.VERBOSE,
 )
+JOINED = re.compile(r"\\\n\s*|(['\"])\s*\n\s*[frb]*\1")  # a command or a string that goes on in the next line
+
+
+def installs(text: str) -> list[str]:
+    return [hit[0] for hit in INSTALLS.finditer(JOINED.sub("", text))]
 
 
 def test_names():
@@ -78,6 +83,9 @@ def test_extras_refer_to_our_own():
         "pip install NAME==0.1.0",
         r"match=r'pip install \'NAME\[all\]'",
         "python -m pip install torch NAME",
+        "pip3 install -U NAME",
+        "pip install --constraint x.txt \\\n    NAME",
+        'f"{what} is missing; "\n    f"run: pip install "\n    f"NAME"',
         "uv add NAME",
         "run: pipx install NAME.",
         "install one and reinstall NAME",
@@ -86,8 +94,8 @@ def test_extras_refer_to_our_own():
     ],
 )
 def test_lines_that_install_are_seen(line):
-    assert INSTALLS.search(line.replace("NAME", IMPORTED))
-    assert not INSTALLS.search(line.replace("NAME", OURS))
+    assert installs(line.replace("NAME", IMPORTED))
+    assert not installs(line.replace("NAME", OURS))
 
 
 @pytest.mark.parametrize(
@@ -100,10 +108,11 @@ def test_lines_that_install_are_seen(line):
         "makes .venv, installs NAME into it",
         'header["NAME"]["options"]',
         "import torch, NAME",
+        '"pip install ."\n    , "NAME"',
     ],
 )
 def test_other_lines_may_name_it(line):
-    assert not INSTALLS.search(line.replace("NAME", IMPORTED))
+    assert not installs(line.replace("NAME", IMPORTED))
 
 
 def test_no_line_installs_another_package():
@@ -118,5 +127,5 @@ def test_no_line_installs_another_package():
             text = path.read_text(encoding="utf-8")
         except (UnicodeDecodeError, FileNotFoundError):
             continue  # a picture, or weights; deleted, but not yet for git
-        found += [f"{path.relative_to(ROOT)}: {hit[0]}" for hit in INSTALLS.finditer(text)]
+        found += [f"{path.relative_to(ROOT)}: {hit}" for hit in installs(text)]
     assert found == []

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import ppln
+from ppln import pictures
 from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events import Events
 from ppln.files import alone, make_folder
@@ -40,7 +41,6 @@ from ppln.protocols import BINS
 from ppln.report import page
 from ppln.report.film import Film, beside
 from ppln.restore import network_input, plan
-from ppln.tasks import pictures
 from ppln.tasks.deblur import Deblur
 from ppln.tasks.task import Batch
 

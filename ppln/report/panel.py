@@ -9,27 +9,16 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ppln.image_files import IMAGEIO
 from ppln.imports import require
+from ppln.pictures import Colour, Picture
 
 LEAST, MOST = 320, 480  # columns of a picture of the camera; others are enlarged, or made smaller
 GAP, LABEL, FONT = 8, 22, 14  # pixels
 FINE = 3  # what is round is drawn so much larger, and made smaller
-FOUND, TRUE = (225, 75, 0), (0, 140, 90)  # orange: what the network says; green: what was recorded
 INK, PALE, PAPER = (40, 40, 40), (215, 215, 215), (255, 255, 255)
 FULL = 4  # events of a pixel, in full colour
-
-Colour = tuple[int, int, int]
-Picture = NDArray[np.uint8]  # [H, W, 3]
-
-
-def signed(counts: NDArray) -> Picture:
-    """On white: red above 0, blue below."""
-    strength = (np.abs(counts) / FULL).clip(0, 1)
-    red, blue = 1 - strength * (counts < 0), 1 - strength * (counts > 0)
-    return (np.stack([red, 1 - strength, blue], -1) * 255).round().astype(np.uint8)
 
 
 def fit(picture: Picture) -> Picture:

@@ -19,17 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ppln import geometry
+from ppln.pictures import FOUND, TRUE, Colour, Picture
 from ppln.protocols import BONES, JOINT_NAMES
 from ppln.report.panel import (
     FINE,
-    FOUND,
     FULL,
     INK,
     PALE,
     PAPER,
-    TRUE,
-    Colour,
-    Picture,
     fit,
     named,
     row,

@@ -13,22 +13,20 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ppln.pictures import FOUND, TRUE, Picture, signed
 from ppln.report.panel import (
     FINE,
     FONT,
-    FOUND,
+    FULL,
     GAP,
     INK,
     LEAST,
     PALE,
     PAPER,
-    TRUE,
-    Picture,
     fit,
     font,
     named,
     row,
-    signed,
     strips,
     text,
 )
@@ -70,7 +68,7 @@ class Dashboard:
         seen = fit(grey(image))
         shown = [named(self.labels[0], seen)]
         if counts is not None:
-            events = signed(counts)
+            events = signed(counts, FULL)
             same = counts.shape == image.shape
             shown.append(named(self.labels[1], fit(events) if same else _spread(events, seen.shape)))
         top = row(shown)

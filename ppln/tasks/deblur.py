@@ -19,12 +19,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ppln import pictures
 from ppln.datasets.source import DeblurSample, Source
 from ppln.datasets.windows import Windows
 from ppln.metrics import PEAK, nrmse, psnr, ssim, to_uint8
 from ppln.models import create_model
 from ppln.protocols import BINS, FRAMES
-from ppln.tasks import pictures
 from ppln.tasks.task import Batch, Task, check_data, draw_times, length_of, pick
 
 _OF_SCENES = (

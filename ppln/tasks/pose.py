@@ -25,13 +25,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ppln import geometry
+from ppln import geometry, pictures
 from ppln.datasets import dhp19
 from ppln.datasets.movements import MovementWindows
 from ppln.datasets.source import PoseSample, Source
 from ppln.metrics import mpjpe
 from ppln.protocols import BONES, CAMERAS, EVENT_FRAMES
-from ppln.tasks import pictures
 from ppln.tasks.task import Batch, Task, check_data, draw_times, length_of, pick
 
 CONFIDENCE = 0.3

@@ -19,12 +19,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ppln import pictures
 from ppln.datasets import ddd20
 from ppln.datasets.drives import DriveWindows
 from ppln.datasets.source import DRIVE, Source, SteeringSample
 from ppln.metrics import rmse
 from ppln.protocols import ROWS
-from ppln.tasks import pictures
 from ppln.tasks.task import Batch, Task, check_data, draw_times, length_of, pick
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from ppln import geometry
+from ppln.pictures import FOUND, TRUE
 from ppln.protocols import JOINT_NAMES
-from ppln.report.panel import FOUND, LABEL, TRUE
+from ppln.report.panel import LABEL
 from ppln.report.skeleton import DEPTH, EVENTS, FAINT, TALL_MM, Studio
 
 SIZE = (260, 346)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from ppln.pictures import FOUND, TRUE, signed
 from ppln.report import wheel
-from ppln.report.panel import FOUND, LABEL, LEAST, MOST, TRUE, fit, signed
+from ppln.report.panel import FULL, LABEL, LEAST, MOST, fit
 from ppln.report.wheel import TRUE_FAINT, Dashboard, grey
 
 
@@ -108,7 +109,7 @@ def test_events_of_fewer_pixels_than_the_frame():
 def test_colours_and_sizes():
     counts = np.array([[4, -4], [0, 2]])
     np.testing.assert_array_equal(
-        signed(counts), [[[255, 0, 0], [0, 0, 255]], [[255, 255, 255], [255, 128, 128]]]
+        signed(counts, FULL), [[[255, 0, 0], [0, 0, 255]], [[255, 255, 255], [255, 128, 128]]]
     )
     deep = grey(np.array([[100, 300]], np.uint16))
     assert deep[0, :, 0].tolist() == [0, 255]

@@ -9,7 +9,8 @@ import torch
 from halves import assert_halves_are_the_whole
 
 import ppln
-from ppln.tasks import TASKS, Batch, Deblur, pictures
+from ppln import pictures
+from ppln.tasks import TASKS, Batch, Deblur
 from ppln.tasks.task import draw_times
 
 SMALL = Deblur(height=24, width=32, train_samples=6, val_samples=3, test_samples=4, substeps=2, davis=False)

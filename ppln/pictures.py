@@ -1,10 +1,13 @@
 """Pictures to look at, with numpy alone: colours, lines, numbers, tiles. All are uint8 [H, W, 3]."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Picture = NDArray[np.uint8]
 Colour = tuple[int, int, int]
@@ -54,7 +57,7 @@ _FONT = {
 }  # fmt: skip
 
 
-def array(x: Tensor) -> NDArray[np.float32]:
+def array(x: "Tensor") -> NDArray[np.float32]:
     return x.detach().float().cpu().numpy()
 
 
@@ -68,7 +71,7 @@ def on_screen(light: NDArray[np.floating]) -> NDArray[np.floating]:
     return np.nan_to_num(light).clip(0, 1) ** (1 / 2.2)
 
 
-def signed(values: NDArray[np.floating], most: float) -> Picture:
+def signed(values: NDArray, most: float) -> Picture:
     """Values [H, W] on white: red above 0, blue below; at `most` in full colour."""
     strength = (np.abs(np.nan_to_num(values)) / most).clip(0, 1)
     red, blue = (1 - strength * (values < 0)), (1 - strength * (values > 0))

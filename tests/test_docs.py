@@ -62,7 +62,8 @@ def test_the_tree_is_the_package():
     built = {".so", ".pyc"}
     there = {str(p.relative_to(ROOT)) for p in PACKAGE.rglob("*") if p.is_file() and p.suffix not in built}
     assert listed == there
-    assert {str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md")} <= tree()
+    others = ("docs/*.md", "examples/*.py", "benchmarks/*.py")
+    assert {str(path.relative_to(ROOT)) for of in others for path in ROOT.glob(of)} <= tree()
 
 
 def test_other_files_in_the_tree_exist():

@@ -11,7 +11,7 @@ def choose(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is 'cuda', but torch sees no GPU here; use --device cpu")
+        raise ValueError("device is 'cuda', but torch sees no GPU here; give device='cpu'")
     return device
 
 

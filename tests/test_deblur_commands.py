@@ -194,7 +194,7 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
             [*picture, "--exposure-us", "0", "520000"],
             "the frames are 60 x 70, but the sensor",
         ),
-        ([blurry, "--device", "cuda"], "device is 'cuda', but torch sees no GPU here"),
+        ([blurry, "--device", "cuda"], "--device is .cuda., but torch sees no GPU here; give --device cpu"),
         (
             [blurry, "--exposure-us", "9000000", "9100000"],
             "blurry.h5: the exposure of frame 0 is .*, but the events run .* correct --exposure-us",

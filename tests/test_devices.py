@@ -15,7 +15,7 @@ def test_auto_is_a_gpu_where_there_is_one(monkeypatch):
 
 def test_a_gpu_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="device is 'cuda', but torch sees no GPU here; use --device cpu"):
+    with pytest.raises(ValueError, match="device is 'cuda', but torch sees no GPU here; give device='cpu'"):
         choose("cuda")
 
 

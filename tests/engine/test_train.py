@@ -503,6 +503,6 @@ def test_bad_runs(tmp_path):
     train(settings(tmp_path / "large", steps=1))  # what could not begin does not stand in the way
     if not torch.cuda.is_available():
         with pytest.raises(
-            ValueError, match="device is 'cuda', but torch sees no GPU here; use --device cpu"
+            ValueError, match="device is 'cuda', but torch sees no GPU here; give device='cpu'"
         ):
             train(settings(tmp_path / "gpu", device="cuda"))

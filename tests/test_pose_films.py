@@ -277,8 +277,12 @@ def test_recordings_that_do_not_do(recordings, knows, monkeypatch, tmp_path):
                 monkeypatch, "pose", recordings[0], tmp_path / "seen" / f"{name}.h5", "-o", tmp_path / "a.mp4"
             )
         assert [path.name for path in tmp_path.iterdir()] == ["seen"]
-    with pytest.raises(SystemExit, match=r"camera2.h5 is of the format native; give the recordings of two"):
+    with pytest.raises(SystemExit, match=r"is of the format native, which holds one camera; give the"):
         run(monkeypatch, "pose", recordings[0], "-o", tmp_path / "a.mp4")
+    (tmp_path / "link.h5").symlink_to(recordings[0])
+    for twin in (recordings[0], tmp_path / "link.h5"):
+        with pytest.raises(SystemExit, match=r"both recordings are .*camera2.h5; give one of each camera"):
+            run(monkeypatch, "pose", recordings[0], twin, "-o", tmp_path / "a.mp4")
     with pytest.raises(ValueError, match="recordings are 3; give two, or one file of several cameras"):
         ppln.pose([*recordings, recordings[0]])
 

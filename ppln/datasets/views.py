@@ -142,6 +142,8 @@ def _cameras(
 ) -> Iterator[tuple[str, Path, dict[str, Any]]]:
     """Name, path and options of reading, for each camera."""
     if len(paths) == 2:
+        if paths[0].resolve() == paths[1].resolve():
+            raise ValueError(f"both recordings are {paths[0]}; give one of each camera")
         yield from ((str(path), path, options) for path in paths)
         return
     if len(paths) != 1:
@@ -149,7 +151,9 @@ def _cameras(
     (path,) = paths
     kind = format or detect(path)
     if kind != "aedat2":
-        raise RecordingError(f"{path} is of the format {kind}; give the recordings of two cameras")
+        raise RecordingError(
+            f"{path} is of the format {kind}, which holds one camera; give the recordings of two cameras"
+        )
     if options.get("camera") is not None:
         raise ValueError(f"camera is {options['camera']}, but two are taken of {path}; leave it out")
     for number in CAMERAS:

@@ -82,7 +82,7 @@ class Demo:
         if not 0 <= self.scene < 10_000:
             raise ValueError(f"scene is {self.scene}; give a number from 0 to 9999")
         if min(self.height, self.width) < 32:
-            raise ValueError(f"height and width are {self.height} and {self.width}; give 32 or more")
+            raise ValueError(f"height is {self.height} and width is {self.width}; give 32 or more for both")
 
 
 class _Seen(NamedTuple):

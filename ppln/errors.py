@@ -6,6 +6,7 @@ Messages name arguments as Python does. `in_options` is the one place where they
     give overwrite=True       give --overwrite
     between='carry' fills it  --between carry fills it
     leave out camera=3        leave out --camera 3
+    rows: there is no 'a'     --rows: there is no 'a'
     needs compare=FILM        needs --compare FILM
     read with repair=True     give --repair
 """
@@ -16,9 +17,10 @@ from collections.abc import Mapping
 
 HELP = ("-h", "--help")
 LONGEST_TEXT = 2000  # characters of a line that a person is shown
-_VALUE = r"=(True|\d+|'[^']*'|[A-Z]+|\([A-Z, ]+\))"
+_VALUE = r"=(?P<value>True|\d+|'[^']*'|[A-Z]+|\([A-Z, ]+\))"
 _ARGUMENT = re.compile(
     r"(?:^|(?<=: ))(?P<subject>\w+)(?= (?:is|are|has|needs|and) )"  # "frames", too, may be a mere word
+    r"|^(?P<head>\w+)(?=: )"
     r"|(?<= and )(?P<other>\w+)(?= is )"
     rf"|(?P<read>read with )?(?<![\w./'\"-])(?<!dataset )(?P<name>[a-z]\w*)(?:{_VALUE})?(?![\w/=-]|\.\w)"
 )
@@ -54,7 +56,8 @@ def in_options(text: str, flags: Mapping[str, str]) -> str:
     """
 
     def option(found: re.Match[str]) -> str:
-        name, value = found["subject"] or found["other"] or found["name"], found[5]
+        name = found["subject"] or found["head"] or found["other"] or found["name"]
+        value = found["value"]
         is_mere_word = found["name"] and value is None and "_" not in name
         if name not in flags or is_mere_word:
             return found[0]

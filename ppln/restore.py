@@ -190,7 +190,8 @@ def _checked(recording: Recording) -> tuple[Events, Frames]:
     events, frames = recording.events, recording.frames
     if frames is None or not len(frames):
         raise ValueError(
-            "the recording holds no frames; give one that does, or a blurry picture and its exposure_us"
+            "the recording holds no frames; give one that does, or a blurry picture from elsewhere: "
+            "frame=PICTURE, events=FILE, exposure_us=(BEGIN, END)"
         )
     if events is None or not len(events):
         raise ValueError("the recording holds no events, which tell what moved; give one that does")

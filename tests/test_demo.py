@@ -193,7 +193,7 @@ def test_bad_networks(tmp_path, networks, message):
     ("options", "message"),
     [
         ({"scene": -1}, "scene is -1; give a number from 0 to 9999"),
-        ({"height": 16}, "height and width are 16 and 240; give 32 or more"),
+        ({"height": 16}, "height is 16 and width is 240; give 32 or more for both"),
     ],
 )
 def test_bad_options(options, message):

@@ -30,6 +30,7 @@ FLAGS = {
         ("frame needs exposure_us=(BEGIN, END), as", "--frame needs --exposure-us BEGIN END, as"),
         ("sort the events, or read with repair=True", "sort the events, or give --repair"),
         ("recording is x", "RECORDING is x"),
+        ("frames: there is no 'a'", "--frames: there is no 'a'"),
         ("x holds one camera; leave out frame=3", "x holds one camera; leave out --frame 3"),
     ],
 )
@@ -43,6 +44,7 @@ def test_arguments_become_options(text: str, told: str):
         "the frames are 60 x 70, but the sensor of the events is 4 x 5",  # mere words
         "frame 3 has an exposure of 0 us",
         "the events and frames are there",
+        "a.h5: frames: there are none",
         "/data/exposure_us/a.h5 is empty",  # names of files, and in files
         "exposure_us.h5 is empty",
         "a.h5: dataset exposure_us has 3 rows",

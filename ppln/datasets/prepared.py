@@ -61,7 +61,8 @@ class FolderManifest(ABC):
             ) from None
         except (ValueError, TypeError) as error:  # TypeError: there is more than these
             raise ValueError(
-                f"{path} cannot be used ({error}); run ppln prepare into another folder"
+                f"{path} cannot be used ({error}); give another folder; one is made by: "
+                f"{cls.COMMANDS.format(folder='FOLDER')}"
             ) from None
 
     def text(self) -> str:

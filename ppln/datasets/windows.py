@@ -212,7 +212,7 @@ class Manifest(FolderManifest):
     FORMAT: ClassVar[str] = "ppln windows"
     ENTRY: ClassVar[type[Any]] = Entry
     COMMANDS: ClassVar[str] = (
-        "ppln prepare hqf --raw DIR --out {folder} (or ppln prepare recordings, for others than HQF's)"
+        "ppln prepare recordings --raw RECORDING --out {folder} (or ppln prepare hqf, for the data set HQF)"
     )
 
     protocol: str

@@ -89,7 +89,7 @@ def parse(task: str, words: Sequence[str]) -> tuple[Train, Invocation]:
         given["model"]["name"] = given["model"].pop("network")
     start = Invocation(**given.pop(""))
     base, before = recipe(task, start.recipe or "small"), None
-    file = _file(start.config, task)
+    file = asked.flagged(lambda: _file(start.config, task))
     named = partial(errors_of, start.config) if file else nullcontext  # recipes and runs are right
     if start.resume:
         with named():

@@ -157,7 +157,8 @@ def compare(
     if any(of != times[0] for of in times):  # other times are unseen
         common = [name for name in common if name not in ("psnr_seen", "psnr_unseen")]
     if metric is not None and metric not in common:
-        raise ValueError(f"metric is {metric!r}; all have {', '.join(common) or 'none in common'}")
+        told = f"give one that all have: {', '.join(common)}" if common else "all have none in common"
+        raise ValueError(f"metric is {metric!r}; {told}")
     names = common if metric is None else [metric]
     drawn = _bootstrap(task, mine, others, names, resamples)
     rows = [_row(name, task, mine, others, drawn[name]) for name in names]

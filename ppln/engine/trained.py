@@ -59,8 +59,9 @@ def find(source: Path | str, *, ema: bool = True) -> TrainedNetwork:
         return TrainedNetwork(net, card, settings.task, path, settings.run.seed)
     if not path.exists():
         names = zoo.list_models(pretrained=True)
-        close = nearest(str(source), names)
-        perhaps = f"did you mean {close}? Or " if close else ""
+        close = nearest(str(source), zoo.list_models())
+        bare = "" if close in names else ", which has no weights yet"
+        perhaps = f"did you mean {close}{bare}? Or " if close else ""
         raise FileNotFoundError(
             f"there is no {path}; {perhaps}give a run's folder, a file that `ppln export` wrote, or the name "
             f"of a network with weights: {', '.join(names) or 'there is none yet'}"

@@ -141,6 +141,8 @@ def known(name: str, names: Iterable[str] = NETWORKS) -> str:
     names = list(names)
     if name in names:
         return name
+    if longer := sorted(other for other in names if other.startswith(f"{name}-")):
+        raise ValueError(f"there is no network {name!r}; those that begin so are {', '.join(longer)}")
     raise ValueError(f"there is no network {name!r}; {suggestion(name, sorted(names))}")
 
 

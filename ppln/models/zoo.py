@@ -114,8 +114,9 @@ def weights_file(name: str) -> Path:
         others = [other for other in list_models(pretrained=True) if other.startswith(f"{task}-")]
         there = f"there are for {', '.join(others)}" if others else f"no network for {task} has any"
         raise ValueError(
-            f"there are no weights for {name!r} yet; {there}. Give a file, set {_FOLDER} to a folder with "
-            f"{name}{weights.SUFFIX}, or train it: ppln train {task}"
+            f"there are no weights for {name!r} yet; {there}. Give a file of weights, or to a command "
+            f"the folder of a training; set {_FOLDER} to a folder with {name}{weights.SUFFIX}; or train it: "
+            f"ppln train {task}"
         )
     if path.parent == _SHIPPED:
         _check_shipped(path)

@@ -119,7 +119,10 @@ def test_sets(study: Study, how: Reproduce) -> dict[str, StudySet]:
     for text in how.windows:
         name, _, folder = text.partition("=")
         if not folder or not re.fullmatch(r"[\w-]+", name):
-            raise ValueError(f"windows: {text!r} is not NAME=FOLDER, NAME of letters, digits, - and _")
+            raise ValueError(
+                f"windows: {text!r} is not NAME=FOLDER; give one such as slider=data/slider, NAME of "
+                "letters, digits, - and _"
+            )
         if name in values:
             raise ValueError(f"windows: there is a test set {name!r} already; give another name")
         values[name] = {"name": shared["name"], **study.windows, "folder": folder}

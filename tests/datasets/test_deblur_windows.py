@@ -339,7 +339,7 @@ def test_by_a_loader_with_workers(folder):
 
 def test_folders_that_cannot_be_used(folder, tmp_path):
     with pytest.raises(
-        FileNotFoundError, match=rf"no prepared windows in {tmp_path}; run: ppln prepare hqf --raw"
+        FileNotFoundError, match=rf"no prepared windows in {tmp_path}; run: ppln prepare recordings --raw"
     ):
         Windows(tmp_path, "test")
     manifest = Manifest.read(folder)

@@ -224,6 +224,12 @@ def test_usage(command, monkeypatch, capsys):
 
 def test_mistakes(monkeypatch, folder):
     fails(monkeypatch, "evaluate steering-pln", "there is no steering-pln; did you mean steering-ppln")
+    fails(
+        monkeypatch, "models pose-plain", "there is no network 'pose-plain'; those that begin so are pose-pl"
+    )
+    near = "there is no deblur-plpn; did you mean deblur-ppln, which has no weights yet[?] Or give a run"
+    fails(monkeypatch, "evaluate deblur-plpn", near)
+    fails(monkeypatch, "evaluate runs/nothing", "there is no runs/nothing; give a run's folder")
     fails(monkeypatch, "train stering", "there is no task 'stering'; did you mean 'steering'")
     fails(monkeypatch, "train steering --recipe papr", "there is no recipe 'papr'; did you mean 'paper'")
     fails(

@@ -276,7 +276,7 @@ def test_other_settings_are_no_other_data(tmp_path):
 
 def test_wrong_arguments(tmp_path):
     ours, theirs = methods(tmp_path, normal(2, 10), normal(1, 10))
-    with pytest.raises(ValueError, match="metric is 'psnr'; all have score, rmse"):
+    with pytest.raises(ValueError, match="metric is 'psnr'; give one that all have: score, rmse"):
         compare(ours, theirs, "psnr", task=Measure())
     with pytest.raises(ValueError, match="ours is empty"):
         compare([], theirs)
@@ -310,7 +310,7 @@ def test_only_what_all_have_is_compared(tmp_path):
     other = save(tmp_path / "other", normal(5, seed=1), name="b")
     for pair in ([mine], [other]), ([other], [mine]):
         assert [row.metric for row in compare(*pair, task=Measure()).rows] == ["score", "rmse"]
-    with pytest.raises(ValueError, match="metric is 'more'; all have score, rmse"):
+    with pytest.raises(ValueError, match="metric is 'more'; give one that all have: score, rmse"):
         compare([mine], [other], "more", task=Measure())
 
 

@@ -128,7 +128,7 @@ def test_errors_name_the_file(name, content, message):
 
 
 def test_missing_file():
-    with pytest.raises(ValueError, match=r"config is none.yaml, which is not there; give a file"):
+    with pytest.raises(ValueError, match=r"--config is none.yaml, which is not there; give a file"):
         parse("fake", ["--config", "none.yaml"])
     os.mkfifo("pipe")
     for name in (".", "pipe"):

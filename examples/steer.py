@@ -1,7 +1,7 @@
 """Write a recording to try `ppln steer` on: of a synthetic drive, or of a stretch of a Donkeycar tub.
 
 The drive has frames, events, and the angle of the wheel; of a tub, the frames and the angle, which a person
-steered, but no events:
+steered, but no events. Ten seconds of a drive take some minutes to make:
 
     python examples/steer.py --out out --light night --drive 3 --seconds 10
     ppln steer out/steer.h5 -o out/steer.mp4
@@ -12,6 +12,7 @@ steered, but no events:
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -54,19 +55,27 @@ def of_tub(path: Path, stretch: int, seconds: float) -> Recording:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder for steer.h5 and steer.json")
-    parser.add_argument("--light", choices=["day", "night"], default="day", help="of the drive")
-    parser.add_argument("--drive", type=int, default=0, help="which of the synthetic drives")
-    parser.add_argument("--seconds", type=float, default=10, help="how long, at most")
-    parser.add_argument("--height", type=int, default=128, help="of the drive's pictures")
-    parser.add_argument("--tub", type=Path, help="instead of a drive: a Donkeycar tub")
-    parser.add_argument("--stretch", type=int, default=0, help="which uninterrupted part of the tub")
+    parser.add_argument(
+        "--light", choices=["day", "night"], default="day", help="of the drive: by day or at night"
+    )
+    parser.add_argument("--drive", type=int, default=0, help="number of the synthetic drive, from 0")
+    parser.add_argument("--seconds", type=float, default=10, help="how long it is, at most")
+    parser.add_argument("--height", type=int, default=128, help="of the drive's pictures, in pixels")
+    parser.add_argument(
+        "--tub", type=Path, help="instead of a drive: a Donkeycar tub, a folder or an HDF5 file"
+    )
+    parser.add_argument(
+        "--stretch", type=int, default=0, help="number of the tub's part without a pause, from 0"
+    )
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    file = args.out / "steer.h5"
+    print(f"writing {file}; ten seconds of a drive take some minutes", file=sys.stderr)
     if args.tub is None:
         recording = of_drive(args.drive, args.light, args.seconds, args.height)
     else:
         recording = of_tub(args.tub, args.stretch, args.seconds)
-    counts = native.write_recording(recording, args.out / "steer.h5", overwrite=True)
+    counts = native.write_recording(recording, file, overwrite=True)
     angles = recording.signals["steering_wheel_angle"].values
     report = {
         "frames": counts.frames,

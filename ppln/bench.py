@@ -47,9 +47,10 @@ class Bench:
     channels_last: bool = False
     """Keep the channels of a pixel together in memory (torch.channels_last), which is often faster."""
     batch: int | None = None
-    """Samples at a time. Default: 4 on the CPU; on a GPU 32, or 128 for the node."""
+    """Samples at a time. Default: on the CPU 4, or 1 for the model; on a GPU 32, or 128 for the node."""
     channels: int | None = None
-    """Channels in and out of a layer; of the model, its width. Default: 32 on the CPU, 64 on a GPU."""
+    """Channels in and out of the node or the layer; for the model, channels of its first level, of which
+    deeper ones have multiples. Default: 64; on the CPU 32, but for the model."""
     height: int | None = None
     """Rows of a picture, in pixels. Default: 60 on the CPU, 90 on a GPU, 180 for the model."""
     width: int | None = None

@@ -368,7 +368,7 @@ def _told(result: dict[str, Any]) -> dict[str, str]:
     scene, versions = result["scene"], result["versions"]
     seconds = ", ".join(f"{stage} {value:.1f}" for stage, value in result["seconds"].items())
     told = {
-        "recording": f"made, test scene {scene['number']}: {scene['size'][0]} x {scene['size'][1]} pixels, "
+        "recording": f"simulated, scene {scene['number']}: {scene['size'][0]} x {scene['size'][1]} pixels, "
         f"{scene['events']:,} events and a blurry frame of {scene['exposure_ms']:.0f} ms",
         "surfaces": scene["textures"],
         "parameters": ", ".join(f"{title} {n:,}" for title, n in result["parameters"].items()) or "none",

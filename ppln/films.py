@@ -54,8 +54,8 @@ class DeblurOptions:
     between: Literal["leave", "hold", "carry"] = "leave"
     """What the film shows of the time from one exposure to the next, where the camera took no picture. leave:
     nothing, so the film jumps. hold: the nearest sharp frame, which stands still. carry: new frames, made of
-    the sharp ones on both sides and of the events in between; where these are hardly any, or that time is
-    more than 1 s, as hold. hold and carry need --fps."""
+    the sharp ones on both sides and of the events in between; where there are hardly any events, or that time
+    is more than 1 s, the same as hold. hold and carry need --fps."""
     play_fps: float = 25.0
     """How many frames of the film are shown per second. With fewer than --fps, it plays in slow motion."""
     project: bool = True

@@ -122,7 +122,7 @@ def test_help_has_names_and_sentences(monkeypatch, capsys):
             assert text.count("Default: ") <= 1, told
             takes_value = " " in typed.removeprefix("-o, ")
             assert not takes_value or text.endswith("It must be given.") or "Default: " in text, told
-            assert "None" not in re.sub(r"None: at once", "", text), told
+            assert "None" not in text, told
 
 
 def test_one_flag_is_one_thing(monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """The examples run, and their numbers say what their docstrings say."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -24,6 +25,12 @@ def run(name: str, out: Path, *options: str) -> dict:
     assert done.returncode == 0, done.stderr
     assert (out / f"{name}.png").stat().st_size > 10_000
     return json.loads((out / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_what_help_tells_is_a_sentence(path):
+    """It is the first line of the docstring."""
+    assert ast.get_docstring(ast.parse(path.read_text())).splitlines()[0].endswith((".", "?"))
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])

@@ -92,9 +92,10 @@ class DonkeyTubs:
     """Cut drives of a Donkeycar into windows to train and evaluate steering on. A Donkeycar is a model car
     that a person steers from afar; it records tubs: the video of its camera, and how the wheel was turned.
     Events are simulated from the video. A window is one sample: ten frames in a row, the events before each,
-    and the ten angles of the wheel, the truth. Of each drive without a pause, the first 60 % become windows
-    for training, the next 10 % for validation, the rest for testing. `ppln train steering --data windows
-    --folder OUT` takes the folder. For example: ppln prepare donkey --raw tub -o data/tub"""
+    and the ten angles of the wheel, the truth. Drives are parted at their pauses; of each
+    part, the first 60 % become windows for training, the next 10 % for validation, the rest for testing.
+    `ppln train steering --data windows --folder OUT` takes the folder.
+    For example: ppln prepare donkey --raw tub -o data/tub"""
 
     raw: tuple[Path, ...]
     """Tubs: folders as Donkeycar's software writes them, of version 1 or 2; or tubs that were packed in an
@@ -134,12 +135,12 @@ class DDD20Recordings:
     partial: bool = False
     """Do without recordings that are missing. Without it, they are an error."""
     released_protocol: bool = False
-    """Choose what is used, and what of it is for training and what for testing, as the code does that the
-    paper's authors released, with its faults (docs/data.md lists them): to compare with their results.
-    Without it, as the paper describes."""
+    """Choose windows, and split them into those for training and for testing, as the authors' released code
+    does, with its faults (docs/data.md lists them): to compare with their results. Without it, as their paper
+    describes."""
     seed: int = 0
-    """Seed of what is left out of training by chance: 70 % of the moments when the car goes straight ahead,
-    since most of the time it does."""
+    """Most of the time, a car goes straight ahead. 70 % of these moments, drawn at random, are left out of
+    training: the seed of that."""
     making: Making = field(default_factory=Making)
     """How files are made."""
 
@@ -152,8 +153,9 @@ class DDD20Recordings:
 class DHP19Movements:
     """Cut the recordings of DHP19 into windows to train and evaluate pose on. DHP19 (Calabrese et al. 2019)
     are 17 people, 33 movements each, before four event cameras, with the places of 13 joints. A window is one
-    sample: ten event frames of cameras 2 and 3, and the joints at each, the truth. `ppln train pose --data
-    windows --folder OUT` takes the folder. For example: ppln prepare dhp19 --raw dhp19"""
+    sample: ten event frames (pictures of where events fell) of each of cameras 2 and 3, and the joints at
+    each, the truth. `ppln train pose --data windows --folder OUT` takes the folder.
+    For example: ppln prepare dhp19 --raw dhp19"""
 
     raw: Path
     """The folder with DHP19's recordings: as published (DVS_movies and Vicon_data), or as the data set's own

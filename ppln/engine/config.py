@@ -149,8 +149,8 @@ class Run:
     seed: int = 0
     """Seed of all that is random: new weights, the order of samples, what is drawn in them."""
     log_every: int = 10
-    """Steps from one row of train.csv, in the run's folder, to the next. The screen shows at
-    most one line every 5 s."""
+    """Steps from one row of train.csv, in the run's folder, to the next. The screen shows at most one line
+    every 5 s; in it, data is the share of the time in which the network waited for samples."""
     validate_every: int = 500
     """Steps from one validation to the next; there is one at the end, too."""
     checkpoint_every: int = 500
@@ -161,8 +161,9 @@ class Run:
     pictures: bool = True
     """At each validation, write pictures of what the network predicts."""
     baselines: bool = True
-    """At the start, also validate what there is without this training, to compare with: for
-    deblurring, such as EDI."""
+    """At the start, also validate what needs no training here, to compare with. For deblurring: the blurry
+    frame, EDI, and "shipped", the trained network of the package; for steering: a wheel that stays straight;
+    for pose there is nothing."""
     tensorboard: bool = True
     """Also write the log for TensorBoard."""
 

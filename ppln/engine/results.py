@@ -35,7 +35,8 @@ class Evaluate:
     evaluation/scenes-test; with --like, evaluation/NAME-DATA-SPLIT in the folder given there; otherwise
     evaluation/NAME/DATA-SPLIT in the current folder."""
     overwrite: bool = False
-    """Replace results of another network, or of other data; those of the same are replaced anyway."""
+    """Replace results of another network, of other data or of another --limit. Results of the same are
+    replaced anyway."""
     ema: bool = True
     """Take the running average of the weights, where the training kept one (`ppln train --ema`)."""
     predictions: int = 64

@@ -11,6 +11,7 @@ is in closed form, for all pixels at once. The pieces of the model:
     leak        The remembered level sinks: in constant light, a pixel fires positive events at a steady rate.
     shot noise  Events out of nothing, a Poisson process. They reset the pixel like any other.
     bandwidth   A first-order low pass, exact for an intensity that runs in straight lines between frames.
+                None: there is none.
 
 The camera has looked at the first frame for long when time begins: the filter has settled, and where there is
 a leak, pixels stand at random points on their way to the next leak event. A camera that is not `settled` has
@@ -67,7 +68,8 @@ class EventCamera:
     """Noise events of a pixel in the dark, per second, half of each polarity; a quarter as many in full
     light."""
     bandwidth_hz: float | None = 3000.0
-    """How fast a pixel follows the light: the corner frequency of its low pass, in Hz. None: at once."""
+    """How fast a pixel follows the light: the corner frequency of its low pass, in Hz. With 1e9 it
+    follows at once."""
     resolution_us: int = 1
     """Step of the camera's clock, in microseconds, counted from the first frame: time stamps are rounded
     down to it."""

@@ -24,9 +24,10 @@ _SUFFIXES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")  # of plots
 
 @dataclass(frozen=True)
 class Info:
-    """Print what is in a recording: sensor; events, their rates and gaps; frames; triggers, which are pulses
-    from outside; signals, such as the angle of a steering wheel; samples of an IMU, which measures how the
-    camera accelerates and turns. For example: ppln info recording.aedat4 --plot recording.png"""
+    """Print what is in a recording: sensor; events, their rates and gaps; frames; triggers, which mark
+    moments, such as pulses from outside (their kinds are numbers of the file's format); signals, such as the
+    angle of a steering wheel; samples of an IMU, which measures how the camera accelerates and turns.
+    For example: ppln info recording.aedat4 --plot recording.png"""
 
     recording: Path
     """The recording: a file, or a folder."""
@@ -277,11 +278,12 @@ def plot(summary: Summary, out: Path, *, overwrite: bool = False, **options: Any
     panels = [figure.add_subplot(grid[0, i]) for i in range(3)]
     panels[0].imshow(events_picture(events))
     panels[0].set_title(f"{len(events):,} events in {_PICTURE_US // 1000} ms from {seconds(begin):.3f} s")
+    panels[0].set_xlabel("red: brighter, blue: darker")
     if frame is None:
         panels[1].text(0.5, 0.5, "no frames in the file", ha="center", va="center")
     else:
         panels[1].imshow(frame, cmap="gray")
-        panels[1].set_title(f"frame of {seconds(frame_time):.3f} s")
+        panels[1].set_title(f"frame at {seconds(frame_time):.3f} s")
     counts = summary.per_pixel.reshape(summary.sensor) + 1
     shown = panels[2].imshow(counts, cmap="magma", norm=LogNorm(1, max(2, counts.max())))
     panels[2].set_title("events per pixel, plus 1")

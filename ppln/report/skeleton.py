@@ -85,7 +85,7 @@ class Studio:
         words = [(4, since, INK), (90, f"{sure.sum()} of {len(sure)} joints are sure", FOUND)]
         if true_mm is not None:
             error = np.linalg.norm(joints_mm - true_mm, axis=1).mean()
-            words.append((330, f"{error:.0f} mm off, on average", TRUE))
+            words.append((330, f"recorded: {error:.0f} mm off, on average", TRUE))
         space = self._space(width, joints_mm, sure, true_mm)
         self.pictures += 1
         return np.concatenate([top, text(width, *words), space, *strips(self.notes, width)])

@@ -30,8 +30,8 @@ class Reproduce:
     once. Default: as the study has them."""
     processes: int = 1
     """Train N networks at once, which share the samples. On a GPU this is faster only under NVIDIA's
-    MPS (start it with: nvidia-cuda-mps-control -d). With two or more, nothing is begun for which there is too
-    little time, by what the row took before."""
+    MPS (start it with: nvidia-cuda-mps-control -d). With two or more and --minutes, a row is not
+    begun that took longer before than there is time left."""
     tune: bool = False
     """Instead of the study, search for the learning rates of its rows by validation; OUT/tune.json has what
     was tried. Trainings have fewer steps, unless --steps says how many."""

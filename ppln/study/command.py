@@ -26,9 +26,9 @@ class Reproduction:
     counts as done. With --tune: where two learning rates are close, what is in them decides. Default:
     none."""
     page: Path | None = None
-    """Write the tables and all that is told of them to this Markdown file, as docs/study-deblur.md is. How
-    learning rates were found is told by a tune.json, in OUT or beside a file of --add. Default: print the
-    tables."""
+    """Write the tables and all that is told of them to this Markdown file, as docs/study-deblur.md is. If
+    --tune left a tune.json, in OUT or beside a file of --add, the page also tells how learning rates were
+    found. Default: print the tables."""
 
 
 class WantedStudy(NamedTuple):

@@ -60,8 +60,8 @@ class Deblur(Task):
     """At how many of a sample's times the network is compared with the truth in one step; they are drawn
     anew each time. Evaluation takes all."""
     edges: float = 0.0
-    """Weight, in the training loss, of errors in differences between neighbouring pixels, beside errors of
-    pixels, which have 1."""
+    """How much edges count in training: the weight of errors in the difference between a pixel and its
+    neighbour. Errors of the pixels themselves have weight 1. 0: edges do not count."""
     textures: str = "made"
     """What is on the surfaces of scenes: "made", patterns made by arithmetic; "scikit-image", photographs
     that come with that package; a folder of pictures; or several, with "+" between."""
@@ -76,11 +76,11 @@ class Deblur(Task):
     slow: bool = False
     """In some scenes, let the camera's pixels follow the light slowly, as they do where it is dark."""
     train_times: int = FRAMES
-    """Sharp frames of a training sample: 14, evenly spaced; or more to learn times in between, 13 k + 1,
-    such as 27, where k divides --substeps."""
+    """How many sharp frames a training sample has, evenly spaced: 14; or 27 (40, 53, and so on), to learn
+    times in between, too: k times 13, and one, where --substeps is a multiple of k (of 2 for 27)."""
     test_times: int = FRAMES
-    """Sharp frames of a test sample: 14, or more, as --train-times. Times that are not among those of
-    training also have metrics of their own."""
+    """How many sharp frames a test sample has: 14, or more, as --train-times. If some are at times that
+    training never saw, these also have metrics of their own."""
     data_seed: int = 0
     """Seed of the scenes: another number, other scenes."""
 

@@ -59,8 +59,9 @@ class Pose(Task):
     folder: Path | None = None
     """With --data windows: the folder that `ppln prepare dhp19` wrote. Default: none."""
     released_order: bool = False
-    """Order the ten event frames that a network is given as the paper's released code does, to compare with
-    it: for each time, the frame of that time first, then the other nine. Without it, in order of time."""
+    """Order the ten event frames that a network is given (pictures of where events fell) as the paper's
+    released code does, to compare with it: for each time, the frame of that time first, then the other nine.
+    Without it, in order of time."""
     height: int = 260
     """Rows of a picture, in pixels."""
     width: int = 344
@@ -75,14 +76,16 @@ class Pose(Task):
     """At how many of a sample's ten times the network is compared with the truth in one step; they are
     drawn anew each time. Evaluation takes all."""
     sigma_px: float = 4.0
-    """Size of the spot that marks a joint in a heat map: its standard deviation, in pixels."""
+    """A network gives a picture for each joint, its heat map, and the joint is where that is brightest. In
+    those to learn from, a joint is a spot: its standard deviation, in pixels."""
     subpixel: bool = False
-    """Heat maps to learn are centred where joints are, instead of at the nearest pixel, and joints are found
-    between pixels: at the peak of the Gaussian through a map's largest value and its neighbours."""
+    """Find joints between pixels: at the peak of the Gaussian through a heat map's largest value and its
+    neighbours; and learn from spots that are centred there. Without it, joints and spots are at whole
+    pixels."""
     motions: Path | None = None
     """A folder or zip of recorded motions, as BVH files. Default: motions made by arithmetic."""
     substeps: int = 10
-    """How often a scene is drawn from one event frame to the next, about, to find its events."""
+    """About how often the person is drawn from one event frame to the next, to find the events."""
     data_seed: int = 0
     """Seed of the people: another number, other people."""
 

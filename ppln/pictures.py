@@ -119,10 +119,13 @@ def write(picture: Picture, text: str, u: int, v: int, colour: Colour = BLACK) -
         place[glyph[: place.shape[0], : place.shape[1]]] = colour
 
 
-def label(text: str, width: int) -> Picture:
-    """A strip to put above a picture of so many columns."""
+def label(text: str, width: int, *, key: bool = False) -> Picture:
+    """A strip to put above a picture of so many columns. key: it tells what TRUE and FOUND mean, too."""
     strip = blank(16, width)
     write(strip, text, 2, 3)
+    if key:
+        write(strip, "true", 2 + 8 * (len(text) + 2), 3, TRUE)
+        write(strip, "found", 2 + 8 * (len(text) + 7), 3, FOUND)
     return strip
 
 

@@ -215,12 +215,13 @@ class Pose(Task):
         true = pictures.array(batch.extra["joints_px"][:3, -1])
         last = (batch.t[:3, -1:] * (EVENT_FRAMES - 1)).round().long()
         frames = 1 - pictures.array(pick(batch.x[:3].transpose(1, 2), last)[:, 0])  # [B, V, H, W]
-        return pictures.tiles(
-            [
-                [_skeletons(*view) for view in zip(*sample, strict=True)]
-                for sample in zip(frames, true, pixels, strict=True)
-            ]
-        )
+        rows = [
+            [_skeletons(*view) for view in zip(*sample, strict=True)]
+            for sample in zip(frames, true, pixels, strict=True)
+        ]
+        width = rows[0][0].shape[1]
+        labels = [pictures.label(f"camera {number}", width, key=True) for number in CAMERAS]
+        return pictures.tiles([labels, *rows])
 
 
 def heat_maps(places: Tensor, size: Sequence[int], sigma_px: float) -> Tensor:

@@ -198,14 +198,17 @@ class Steering(Task):
         """
         rows = []
         for found, true, x, t in zip(prediction[:3], batch.target[:3], batch.x[:3], batch.t[:3], strict=True):
-            shown = []
+            shown = {}
             if self.inputs != "events":
-                shown.append(pictures.grey(pictures.array(x[ROWS - 1])))
+                shown["last frame"] = pictures.grey(pictures.array(x[ROWS - 1]))
             if self.inputs != "frames":
-                shown.append(pictures.signed(pictures.array(2 * x[-1] - 1), 0.25))
-            shown = [pictures.enlarge(picture, 260) for picture in shown]
-            rows.append([*shown, _plot(len(shown[0]), *map(pictures.array, (t, found, true)))])
-        return pictures.tiles(rows)
+                shown["its events"] = pictures.signed(pictures.array(2 * x[-1] - 1), 0.25)
+            shown = {title: pictures.enlarge(picture, 260) for title, picture in shown.items()}
+            height = len(next(iter(shown.values())))
+            shown["degrees"] = _plot(height, *map(pictures.array, (t, found, true)))
+            rows.append(list(shown.values()))
+        labels = [pictures.label(title, of.shape[1], key=title == "degrees") for title, of in shown.items()]
+        return pictures.tiles([labels, *rows])
 
 
 class _Straight(nn.Module):

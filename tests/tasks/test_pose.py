@@ -10,7 +10,7 @@ from halves import assert_halves_are_the_whole
 from torch import nn
 
 import ppln
-from ppln import geometry
+from ppln import geometry, pictures
 from ppln.tasks import TASKS, Batch, Pose
 from ppln.tasks.pose import heat_maps, peaks
 
@@ -291,7 +291,8 @@ def test_the_picture(samples):
     batch = SMALL.batch(samples, None, seed=0)
     picture = SMALL.picture(batch.target.roll(3, -1), batch)
     assert picture.dtype == np.uint8
-    assert picture.shape == (3 * 224 + 2 * 4, 2 * 308 + 4, 3)  # 44 columns, seven times enlarged
+    assert picture.shape == (16 + 3 * (4 + 224), 2 * 308 + 4, 3)  # 44 columns, seven times enlarged
+    assert np.array_equal(picture[:16, 312:], pictures.label("camera 3", 308, key=True))
     for colour in ((0, 140, 90), (225, 75, 0)):
         assert (picture == colour).all(-1).sum() > 500
     SMALL.picture(batch.target * math.nan, batch)

@@ -10,7 +10,7 @@ from halves import assert_halves_are_the_whole
 from torch import nn
 
 import ppln
-from ppln import metrics
+from ppln import metrics, pictures
 from ppln.datasets.synthetic.driving import Driving
 from ppln.tasks import TASKS, Batch, Steering
 from ppln.tasks.steering import scale_events, scale_frames
@@ -180,7 +180,8 @@ def test_the_picture(samples):
     batch = SMALL.batch(samples, None, seed=0)
     picture = SMALL.picture(batch.target + 3, batch)
     assert picture.dtype == np.uint8
-    assert picture.shape == (3 * 176 + 2 * 4, 2 * 264 + 260 + 2 * 4, 3)  # 24 columns, eleven times enlarged
+    assert picture.shape == (16 + 3 * (4 + 176), 2 * 264 + 260 + 2 * 4, 3)  # 24 columns, 11 times enlarged
+    assert np.array_equal(picture[:16, :264], pictures.label("last frame", 264))
     for colour in ((0, 140, 90), (225, 75, 0)):
         assert (picture == colour).all(-1).sum() > 200
     for inputs in ("frames", "events"):

@@ -2,8 +2,8 @@
 
     python benchmarks/compute.py steering out/compute.json --picture out/compute.png
     python benchmarks/compute.py steering-donkey out/compute.json --size 60 80
-    OMP_NUM_THREADS=1 python benchmarks/compute.py pose benchmarks/results/pose_cpu.json --size 260 344 \\
-        --rounds 3 --rows ppln ppln-released calabrese calabrese-mod calabrese-5 plain-t around once \\
+    OMP_NUM_THREADS=2 python benchmarks/compute.py pose benchmarks/results/pose_cpu.json --size 260 344 \\
+        --rounds 9 --rows ppln ppln-released calabrese calabrese-mod calabrese-5 plain-t around once \\
         once-late frames once-plain-t once-late-plain-t frames-plain-t
 
 One window at a time, at ten times each: ten rows of a drive, or ten event frames of two cameras.

@@ -397,7 +397,7 @@ def test_fine_tuning_on_a_recording_of_ones_own(monkeypatch, tmp_path, capsys):
     native.write_recording(made, tmp_path / "own.h5")
     own = ["--raw", "own.h5", "--workers", "1", "--use", "time"]
     run(monkeypatch, "prepare", "recordings", *own, "--out", "windows")
-    assert "windows: train 1, val 1, test 1" in capsys.readouterr().out
+    assert "windows: train 1, val 1, test 1; left out between these: 2" in capsys.readouterr().out
     finetune = ["train", "deblur", "--recipe", "finetune", "--data", "windows"]
     short = ["--batch", "1", "--device", "cpu", "--no-tensorboard"]
     still = ["--steps", "1", "--learning-rate", "1e-12"]

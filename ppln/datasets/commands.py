@@ -226,6 +226,8 @@ def run(how: WantedFolder, screen: Screen) -> str:
     number = len(manifest.recordings)
     windows = [(of, sum(len(manifest.part(n, of)) for n in manifest.recordings)) for of in SPLITS]
     counts = ", ".join(f"{of} {n:,}" for of, n in windows)
+    if between := sum(entry.windows for entry in manifest.recordings.values()) - sum(n for _, n in windows):
+        counts += f"; left out between these: {between:,}"
     lines = []
     for path in summary.ignored:
         fault = dhp19.fault(path) if isinstance(how, DHP19Movements) else None

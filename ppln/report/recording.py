@@ -318,7 +318,8 @@ def plot(summary: Summary, out: Path, *, overwrite: bool = False, **options: Any
                 label="xyz"[i],
             )
         panel.set_ylabel(label)
-        panel.legend(loc="upper right", ncols=3, fontsize="small")
+        # Above the panel: within, it would lie over the curves.
+        panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, fontsize="small", frameon=False)
     figure.suptitle(
         f"{summary.path.name}: {summary.format}, {_size(summary.sensor)}, {summary.events:,} events"
     )

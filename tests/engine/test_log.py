@@ -337,13 +337,3 @@ def test_an_exception_passes_through_and_the_files_are_closed(tmp_path):
         fail()
     assert len(rows(tmp_path / "train.csv")) == 1
     assert log._text._file.closed
-
-
-def test_a_step_is_logged_in_microseconds(tmp_path):
-    with open_log(tmp_path, total_steps=10_000, tensorboard=True) as log:
-        times = []
-        for step in range(1, 1001):
-            start = time.perf_counter()
-            train(log, [step])
-            times.append(time.perf_counter() - start)
-    assert np.median(times) < 50e-6

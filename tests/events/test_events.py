@@ -1,7 +1,6 @@
 import copy
 import dataclasses
 import pickle
-import time
 import warnings
 from itertools import pairwise
 
@@ -407,15 +406,3 @@ def test_whole():
         whole("n", "3")
     with pytest.raises(ValueError, match="n is 0; give 1 or more"):
         whole("n", 0, least=1)
-
-
-def test_checks_are_fast():
-    """Far below the 50 ns an event that readers may take in all, also on a busy machine."""
-    n = 2_000_000
-    x, t, p = np.zeros(n, np.uint16), np.arange(n), np.zeros(n, np.int8)
-    seconds = []
-    for _ in range(5):
-        begin = time.perf_counter()
-        Events.adopt(x, x, t, p, SENSOR)
-        seconds.append(time.perf_counter() - begin)
-    assert min(seconds) / n < 25e-9

@@ -2,9 +2,7 @@
 
 import csv
 import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from drives import ROW_US, SIZE, drive
+from processes import started, wait_for
 
 import ppln
 from ppln.angles import Angles
@@ -334,14 +333,11 @@ def test_mistakes_are_in_words_of_python(recording, tmp_path):
 
 def test_what_is_terminated_leaves_nothing(recording, tmp_path):
     command = [sys.executable, "-m", "ppln", "steer", str(recording), "--film-hz", "1000", "-o", "film"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
-                               preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))  # fmt: skip
-    with process:
-        while not list(tmp_path.glob(".film.*/*")):  # it is at work
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.1)
+    with started(command, cwd=tmp_path) as process:
+        wait_for(lambda: list(tmp_path.glob(".film.*/*")), process)
         process.terminate()
-        assert process.wait(60) == 128 + signal.SIGTERM
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
     assert [path.name for path in tmp_path.iterdir()] == ["drive.h5"]
 
 

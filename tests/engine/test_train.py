@@ -133,14 +133,14 @@ def test_a_run_that_was_stopped_goes_on_exactly(tmp_path, monkeypatch, values):
 
 def test_killed_ten_times(tmp_path, start):
     """SIGKILL at random moments, the start and the middle of a save included."""
-    values = {"steps": 400, "checkpoint_every": 7, "validate_every": 90, "ema": 0.99, "train_samples": 40}
+    values = {"steps": 600, "checkpoint_every": 7, "validate_every": 90, "ema": 0.99, "train_samples": 40}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     finish(start(whole, **values))
     moments, kills = random.Random(5), 0
     process = start(broken, **values)
     while True:
         rows = len(table(broken / "train.csv")) if (broken / "train.csv").exists() else 0
-        wanted = rows + moments.randrange(1, 35)
+        wanted = rows + moments.randrange(1, 30)
         deadline = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < deadline:
             if (broken / "train.csv").exists() and len(

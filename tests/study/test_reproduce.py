@@ -235,7 +235,7 @@ from pathlib import Path
 from test_reproduce import TINY
 from ppln.study.budget import Reproduce
 from ppln.study.reproduce import reproduce
-study = replace(TINY, settings={**TINY.settings, "optimizer": {**TINY.settings["optimizer"], "steps": 100}})
+study = replace(TINY, settings={**TINY.settings, "optimizer": {**TINY.settings["optimizer"], "steps": 600}})
 print("begins", flush=True)
 reproduce(study, Reproduce(Path(sys.argv[1]), seeds=(0,), device="cpu"), lambda line: print(line, flush=True))
 """

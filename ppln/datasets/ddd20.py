@@ -7,12 +7,13 @@ The 30 recordings that the paper uses, exported (rec<id>_export.hdf5, a row for 
 its beginning and end are left out. The first 70 % of what is left are for training, of which the last tenth
 is for validation, and the rest for testing. Then rows are left out
 
-    that are slower than 15 km/h, or have no frame, angle or speed
+    that are slower than 15 km/h, or have no angle or speed
     whose angle is more than 3 standard deviations from the mean, both of the rows for training
     of those for training within 5 degrees of straight ahead: 70 %, drawn from a seed
 
 and every ten that are left of a split, in order of time, are a window. Frames are scaled from their darkest
-pixel to their brightest, and made 128 x 172; counts of events are added up.
+pixel to their brightest, and made 128 x 172; counts of events are added up. A raw recording is refused if a
+row of a window has no frame.
 
 With `released`, as the authors' code has it: the mean and standard deviation are of training and testing
 together; the 70 % are drawn with replacement, so that about half are left out; windows go on across the

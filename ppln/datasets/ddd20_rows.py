@@ -1,8 +1,9 @@
 """The rows of DDD20: every 50 ms a frame, the events of these 50 ms, the wheel and the speed.
 
 An exported recording has them. Of a raw one they are made here, from when the first packet of the camera was
-received to when the last was. The frame, angle and speed of a row are the last that came before its end;
-where none had come yet, angle and speed are NaN. One block of pictures is held at a time.
+received to when the last was. The frame, angle and speed of a row are the last that came before its end,
+at most a second before its begin; where none did, angle and speed are NaN. One block of pictures is held at
+a time.
 
 Dimensions: R rows; K some of them; H x W picture as recorded.
 """
@@ -28,7 +29,7 @@ PICTURES = "aps_frame", "dvs_frame"
 SIGNALS = "steering_wheel_angle", "vehicle_speed"
 LATE_US = 200_000  # how much later than events a frame may lie in a file
 LONGEST_US = 100 * 3_600_000_000  # from the first packet of a recording to the last
-OLD_US = 1_000_000  # a frame of a row is at most so old
+OLD_US = 1_000_000  # when a row begins, its frame, angle and speed are at most so old
 
 
 class Labels(NamedTuple):
@@ -77,8 +78,11 @@ def _labels_of_raw(file: Any, path: Path) -> Labels:
         if values.data.size != len(times):
             raise RecordingError(f"{path}: {name}/data is {values.shape}; expected one number for each time")
         order = np.argsort(when := times.whole().astype(np.int64), kind="stable")
+        when = np.concatenate([[first - 2 * OLD_US], when[order]])
         known = np.concatenate([[np.nan], values.whole().reshape(-1)[order]])
-        found.append(known[np.searchsorted(when[order], t_us + PERIOD_US)].astype(np.float32))
+        last_one = np.searchsorted(when[1:], t_us + PERIOD_US)
+        stale = when[last_one] < t_us - OLD_US
+        found.append(np.where(stale, np.nan, known[last_one]).astype(np.float32))
     return Labels(t_us, *found)
 
 

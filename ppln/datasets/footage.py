@@ -235,9 +235,10 @@ def _runs(times: NDArray[np.int64], span: tuple[int, int] | None) -> list[NDArra
     runs = []
     for number, stretch in enumerate(np.split(times, cuts)):
         begin = int(stretch[0])
-        # Nothing tells whether there were events in a pause.
-        if (number > 0 and span is not None) or first > begin - PERIOD_US // 2:
+        if number > 0 and span is not None:  # nothing tells whether there were events in a pause
             begin += PERIOD_US
+        before = int(first) - (begin - PERIOD_US // 2)  # of the row's second half, and later
+        begin += max(0, -(-before // PERIOD_US)) * PERIOD_US
         runs.append(np.arange(begin, min(stretch[-1], last + PERIOD_US // 2) + 1, PERIOD_US, dtype=np.int64))
     return runs
 

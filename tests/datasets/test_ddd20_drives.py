@@ -317,6 +317,20 @@ def test_raw_recordings_are_binned(tmp_path, raw_recording):
     assert len(made["aps"]) == len(chosen.rows)
 
 
+def test_what_the_wheel_said_long_ago_is_not_known_now(raw_recording):
+    with h5py.File(raw_recording, "r+") as file:
+        for name in ("timestamp", "data"):
+            kept = np.delete(file[f"steering_wheel_angle/{name}"][:], np.r_[200:230, 600:1100])
+            del file[f"steering_wheel_angle/{name}"]
+            file[f"steering_wheel_angle/{name}"] = kept
+    found = read_labels(raw_recording)
+    angle, speed = driven.labels(1100)
+    angle[200:220], angle[600:620] = angle[199], angle[599]  # the last, until it is a second old
+    angle[220:230], angle[620:] = np.nan, np.nan
+    np.testing.assert_array_equal(found.angle_deg, angle)
+    np.testing.assert_array_equal(found.speed_kmh, speed)
+
+
 @pytest.mark.parametrize("packet", [1, 1 << 16])
 def test_the_frame_of_a_row_is_the_last_before_its_end(raw_recording, monkeypatch, packet):
     """Whether events come a few at a time, or all after the frames."""

@@ -80,7 +80,7 @@ def test_frames_of_another_rate(tmp_path):
 
 def test_a_first_row_needs_events_for_half_of_it(tmp_path):
     made = recording(begin_us=ROW_US)
-    for first, begin in ((24_000, ROW_US), (26_000, 2 * ROW_US)):
+    for first, begin in ((24_000, ROW_US), (26_000, 2 * ROW_US), (330_000, 8 * ROW_US)):
         less = replace(made, events=made.events[made.events.t >= first])
         path = written(tmp_path / f"{first}.h5", less)
         assert open_footage(path).runs[0][0] == begin
@@ -88,6 +88,15 @@ def test_a_first_row_needs_events_for_half_of_it(tmp_path):
     end = int(made.frames.t[-1])
     less = replace(made, events=made.events[made.events.t < end - 80_000])
     assert open_footage(written(tmp_path / "end.h5", less)).runs[0][-1] == end - 2 * ROW_US
+
+
+def test_events_that_begin_after_a_pause(tmp_path):
+    made = recording(40, pauses=(20,))
+    t = made.frames.t
+    less = replace(made, events=made.events[made.events.t >= t[24] - 30_000])
+    footage = open_footage(written(tmp_path / "late.h5", less))
+    assert [(run[0], run[-1]) for run in footage.runs] == [(t[24], t[39])]
+    assert footage.left_out == 1
 
 
 def test_pauses_end_a_run(tmp_path):

@@ -27,7 +27,7 @@ from ppln.datasets.synthetic.people.movements import MOVEMENTS
 from ppln.engine import provenance
 from ppln.image_files import png
 from ppln.markdown import grid
-from ppln.protocols import CAMERAS, EVENT_FRAMES, JOINT_NAMES
+from ppln.protocols import CAMERAS, CONFIDENCE, EVENT_FRAMES, JOINT_NAMES
 from ppln.tasks import Batch, Pose
 from ppln.tasks.dhp19_network import read_dhp19_network
 from ppln.tasks.pose import peaks
@@ -98,11 +98,12 @@ def judge(network: nn.Module, task: Pose, split: str, count: int, pictures: Path
         },
         "error_px_subject": {str(n): middle(error[who == n]) for n in np.unique(who)},
         "error_px_movement": {
-            MOVEMENTS[n]: middle(error[what == n]) | {"samples": int((what == n).sum())}
+            MOVEMENTS[n] if n >= 0 else "not known": middle(error[what == n])
+            | {"samples": int((what == n).sum())}
             for n in np.unique(what)
         },
-        "error_px_sure": middle(error[certain > 0.3]),
-        "sure": float((certain > 0.3).mean()),
+        "error_px_sure": middle(error[certain > CONFIDENCE]),
+        "sure": float((certain > CONFIDENCE).mean()),
         "error_mm": task.summarize(columns)["mpjpe_mm"],
         "confidence": {name: float(np.median(certain[..., j])) for j, name in enumerate(JOINT_NAMES)},
         "confidence_all": float(np.median(certain)),

@@ -204,6 +204,9 @@ def write(how: DeblurOptions, screen: Screen) -> Films:
                 panels = {name: one.frame for name, one in zip(shown, found, strict=True)}
                 both.add(beside({"blurry": blurry, **panels}), time_us)
             screen.progress("frames", done, total)
+        for made in (sharp, both):
+            if made is not None:
+                made.finish()  # neither without the other
     written = {made.path: made.frames for made in (sharp, both) if made is not None}
     return Films(written, len(plan.shots), work.deviation)
 

@@ -18,7 +18,7 @@ from ppln.events.io import Options, sources
 from ppln.files import check_beside, check_target
 from ppln.options import POSITION, of_names
 from ppln.progress import Screen, quiet
-from ppln.protocols import JOINT_NAMES
+from ppln.protocols import CONFIDENCE, JOINT_NAMES
 
 if TYPE_CHECKING:
     from ppln.joints import Joints, Skeleton
@@ -187,7 +187,7 @@ def write(how: PoseOptions, screen: Screen) -> Posed:
     for path in (how.table, how.motion):
         if path is not None:
             check_target(path, **about)
-    play_fps = how.play_fps or how.fps
+    play_fps = how.fps if how.play_fps is None else how.play_fps
     film, error, written = None, _Error(), dict[Path, str]()
     adds: list[Callable[[Skeleton], Any]] = []
     with ExitStack() as targets:
@@ -212,6 +212,8 @@ def write(how: PoseOptions, screen: Screen) -> Posed:
             if film is not None:
                 film.add(studio.draw(*found, frame.counts), found.time_us)
             screen.progress("ms of the recording", (found.time_us - begin) // 1000, (end - begin) // 1000)
+        if film is not None:
+            film.finish()  # neither table nor motion without it
     return Posed(
         written,
         error.skeletons,
@@ -306,18 +308,19 @@ class _Error:
     """Of the skeletons, where the true ones are known."""
 
     def __init__(self) -> None:
-        self.skeletons = self.known = 0
+        self.skeletons = self.known = self.joints = 0
         self.sure = self.distance_mm = 0.0
 
     def add(self, found: "Skeleton") -> None:
-        from ppln.tasks.pose import CONFIDENCE
-
         self.skeletons += 1
         self.sure += float((found.confidence > CONFIDENCE).mean())
         if found.true_mm is not None:
-            self.known += 1
-            self.distance_mm += float(np.linalg.norm(found.joints_mm - found.true_mm, axis=1).mean())
+            far = np.linalg.norm(found.joints_mm - found.true_mm, axis=1)
+            known = np.isfinite(far)  # of some joints, the place may not have been recorded
+            self.known += bool(known.any())
+            self.joints += int(known.sum())
+            self.distance_mm += float(far[known].sum())
 
     @property
     def mpjpe_mm(self) -> float | None:
-        return self.distance_mm / self.known if self.known else None
+        return self.distance_mm / self.joints if self.joints else None

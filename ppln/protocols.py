@@ -17,6 +17,7 @@ JOINT_NAMES = (
     *("right hand", "left hand", "right knee", "left knee", "right foot", "left foot"),
 )
 JOINTS = len(JOINT_NAMES)
+CONFIDENCE = 0.3  # the maximum of a heat map above which a joint is sure
 BONES = (
     *((1, 2), (1, 3), (3, 7), (2, 4), (4, 8), (1, 5), (2, 6), (5, 6)),
     *((5, 9), (9, 11), (6, 10), (10, 12)),

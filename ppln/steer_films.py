@@ -158,7 +158,8 @@ def write(how: SteerOptions, screen: Screen) -> Steered:
     with ExitStack() as targets:
         if how.out is not None:
             about: dict[str, Any] = {"overwrite": how.overwrite, "inputs": work.inputs, "argument": "out"}
-            film = Film(how.out, play_fps=how.play_fps or how.film_hz, **about)
+            play_fps = how.film_hz if how.play_fps is None else how.play_fps
+            film = Film(how.out, play_fps=play_fps, **about)
             targets.enter_context(film)
         add = targets.enter_context(table(how.table, COLUMNS, overwrite=how.overwrite, inputs=work.inputs))
         angles = work.angles(screen, film_hz=None if film is None else how.film_hz)
@@ -177,9 +178,12 @@ def write(how: SteerOptions, screen: Screen) -> Steered:
                 while waiting and waiting[0].time_us < angle.time_us:
                     panel.add(*waiting.popleft())
                 film.add(panel.draw(*angle, row.image, row.counts), angle.time_us)
-            for angle in waiting:
-                panel.add(*angle)
+            if film is not None:
+                for angle in waiting:
+                    panel.add(*angle)
             screen.progress("rows", part.rows, total)
+        if film is not None:
+            film.finish()  # no table without it
     return Steered(
         film=how.out,
         pictures=film.frames if film else 0,

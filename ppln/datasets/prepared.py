@@ -70,6 +70,17 @@ class FolderManifest(ABC):
         return json.dumps({"format": self.FORMAT, "version": self.VERSION, **settings}, indent=1) + "\n"
 
 
+def told(kind: type[FolderManifest], folder: Path | None) -> dict[str, Any]:
+    """What a card tells of a folder, if it is there: its protocol, and how large its pictures are."""
+    try:
+        manifest: Any = None if folder is None else kind.read(folder)
+    except (OSError, ValueError):
+        return {}
+    first = next(iter(manifest.recordings.values()), None) if manifest else None
+    size = {} if first is None else {"height": first.height, "width": first.width}
+    return {"protocol": manifest.protocol, **size} if manifest else {}
+
+
 def _form(kind: type[Any]) -> dict[str, Any]:
     """Of a dataclass; what has a default may be missing."""
     return {of.name + "?" * (of.default is not MISSING): of.type for of in fields(kind)}

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_type_hints
 
 from torch import nn
 
@@ -11,12 +11,13 @@ from ppln.engine import stored
 from ppln.engine.compare import read_about
 from ppln.engine.config import Train
 from ppln.files import sha256
-from ppln.forms import Maybe, check_form, errors_of
+from ppln.forms import Maybe, check_form, convert, errors_of
 from ppln.models import weights, zoo
 from ppln.models.networks import NETWORKS, fitting, known, with_weights
 from ppln.models.weights import Card, Measured
 from ppln.names import nearest
 from ppln.tasks import TASKS, Task
+from ppln.tasks.trained_on import settings_told
 
 _WEIGHTS = "weights.safetensors"  # what `ppln reproduce` leaves of a run, instead of checkpoints
 _SAVED = {
@@ -30,7 +31,7 @@ _UNITS = {"psnr": "dB", "deg": "degrees", "mm": "mm", "px": "pixels"}  # by a pa
 class TrainedNetwork(NamedTuple):
     net: nn.Module  # in eval mode
     card: Card  # with its name and options
-    task: Task  # as it was trained for; of a small file, with default settings
+    task: Task  # as it was trained for; of a small file, as far as its card tells how networks are asked
     file: Path | None  # where the weights are, if it has any
     seed: int | None  # of the run
 
@@ -55,7 +56,8 @@ def find(source: Path | str, *, ema: bool = True) -> TrainedNetwork:
         net, card = weights.read(path)
         zoo.check_name(named or card.name, path, card)
         if settings is None:
-            return TrainedNetwork(net, card, _task(card.name)(), path, None)
+            with errors_of(path):
+                return TrainedNetwork(net, card, _as_asked(card), path, None)
         return TrainedNetwork(net, card, settings.task, path, settings.run.seed)
     if not path.exists():
         names = zoo.list_models(pretrained=True)
@@ -98,6 +100,14 @@ def _task(name: str) -> type[Task]:
     return next(task for task in TASKS.values() if name.startswith(task.models))
 
 
+def _as_asked(card: Card) -> Task:
+    """The task of a small file, with those settings that say what the network is given, or means."""
+    kind, told = _task(card.name), settings_told(card)[2]
+    types, words = get_type_hints(kind), {"True": True, "False": False}
+    given = {name: told[name] for name in kind.asked if name in told}
+    return kind(**{name: convert(types[name], words.get(text, text), name) for name, text in given.items()})
+
+
 def home(file: Path) -> Path | None:
     """RUN of RUN/checkpoints/STEP/model.safetensors, RUN/weights.safetensors; None of a file on its own."""
     step = file.parent
@@ -124,8 +134,9 @@ def _card(settings: Train, found: checkpoints.Checkpoint, averaged: bool, measur
     """What the run itself knows."""
     about, plain = found.state["about"], stored.plain(settings)
     task, optimizer = plain["task"], plain["optimizer"]
-    given = {key: value for key, value in task.items() if value is not None}
-    chosen = ", ".join(f"{key}={value}" for key, value in given.items() if key not in ("name", "data"))
+    unused = ("name", "data", *settings.task.idle)
+    given = {key: value for key, value in task.items() if value is not None and key not in unused}
+    chosen = ", ".join(f"{key}={value}" for key, value in (given | settings.task.told).items())
     budget = [
         f"{found.step:,} steps of {optimizer['batch']} samples",
         f"{optimizer['optimizer']}, learning rate {optimizer['learning_rate']}",

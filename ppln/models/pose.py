@@ -127,6 +127,8 @@ class PoseCalabreseAround(nn.Module):
     Beyond the ends, the first or the last frame stands again.
     """
 
+    by_time = True  # it takes frames by their place among the ten
+
     def __init__(self) -> None:
         super().__init__()
         self.in_channels = EVENT_FRAMES
@@ -154,8 +156,8 @@ class _ToldT(nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.conv = _scaled(nn.Conv2d(inputs, outputs, 1, bias=False), inputs)[0]
-        # One channel among many: with weights as theirs, t would hardly be heard.
-        self.of_t = nn.Parameter(torch.empty(outputs).uniform_(-1, 1))
+        # As large as what is seen, of which most is 0: with more, all would begin as a function of t alone.
+        self.of_t = nn.Parameter(torch.empty(outputs).uniform_(-0.1, 0.1))
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         y = self.conv(x)
@@ -215,6 +217,7 @@ class PosePPLN(nn.Module):
         super().__init__()
         conv = ReleasedConv2d if semantics == "released" else conv
         self.in_channels, self.around, self.semantics = EVENT_FRAMES, around, semantics
+        self.by_time = around
         options: dict[str, Any] = {"temperature": temperature, "normalize": normalize}
         layer = partial(conv, segments=segments, **options)
         first = partial(layer, segments=EVENT_FRAMES) if around else layer
@@ -244,8 +247,22 @@ def _timed(
     inputs: int, widths: tuple[int, int], outputs: int, layer: Callable[..., nn.Module], plain: bool
 ) -> _Timed:
     """Three 1x1 layers; widths: of PP layers, and of plain ones with as many weights in all."""
-    layer = _ToldT if plain else partial(layer, kernel_size=1, bias=False)
-    return _Timed(layer(*pair) for pair in pairwise([inputs, *[widths[plain]] * 2, outputs]))
+    pairs = pairwise([inputs, *[widths[plain]] * 2, outputs])
+    if plain:
+        return _Timed(_ToldT(*pair) for pair in pairs)
+    return _Timed(_larger(layer(*pair, kernel_size=1, bias=False)) for pair in pairs)
+
+
+@torch.no_grad()
+def _larger(layer: nn.Module) -> nn.Module:
+    """Torch's weights, of deviation sqrt(1 / 3 / terms) -> as large as those of _scaled, sqrt(2 / terms).
+
+    Else three PP layers would make what goes through them twenty times smaller, and learn more slowly.
+    """
+    for part in layer.modules():
+        if isinstance(part, nn.Conv2d):
+            part.weight.mul_(math.sqrt(6))
+    return layer
 
 
 @torch.no_grad()
@@ -289,7 +306,7 @@ class PosePPLNOnce(nn.Module):
         if each and late:
             raise ValueError("each and late are both True; give one of them")
         super().__init__()
-        self.in_channels, self.each = EVENT_FRAMES, each
+        self.in_channels, self.each, self.by_time = EVENT_FRAMES, each, each
         layer = partial(PPConv2d, segments=segments, temperature=temperature, normalize=normalize)
         if each:
             before = _encoder(1, [32, 64, 64])

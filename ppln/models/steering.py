@@ -39,8 +39,8 @@ def _channels(inputs: _Inputs) -> int:
 
 
 def _several(outputs: int) -> int:
-    if outputs < 2:
-        raise ValueError(f"outputs must be 2 or more, for the first and the last time stamp, got {outputs}")
+    if outputs < 2 or ROWS % outputs:
+        raise ValueError(f"outputs must be 2, 5 or {ROWS}, got {outputs}")
     return outputs
 
 
@@ -48,6 +48,16 @@ def _unit(unit_deg: float) -> float:
     if not 0 < unit_deg < math.inf:
         raise ValueError(f"unit_deg must be above 0 and finite, got {unit_deg}")
     return unit_deg
+
+
+def _between(angles: Tensor, t: Tensor | float) -> Tensor:
+    """Angles [B, K] at every (10 / K)th row from the first on, linear between; after the last, held."""
+    every, last = ROWS // angles.shape[1], angles.shape[1] - 1
+    if every > 1:
+        times, many = as_times(t, angles.shape[0], angles)
+        t = known((times * ((ROWS - 1) / (every * last))).clamp(max=1))
+        t = t if many else t[:, 0]
+    return interpolate(angles, t)
 
 
 def _check(x: Tensor, channels: int) -> None:
@@ -136,7 +146,7 @@ class SteeringHu(nn.Module):
 class SteeringHuMod(nn.Module):
     """ResNet-32 on ten frames and event frames: angles at ten time stamps, interpolated linearly.
 
-    outputs: at another number of time stamps, evenly from 0 to 1.
+    outputs: 5, at every second row only, from the first on, or 2, at every fifth. After the last, it is held.
     """
 
     def __init__(self, *, inputs: _Inputs = "both", outputs: int = ROWS, unit_deg: float = 1.0) -> None:
@@ -146,7 +156,7 @@ class SteeringHuMod(nn.Module):
         self.linear = nn.Linear(_FEATURES, _several(outputs))
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        return interpolate(self.unit_deg * self.linear(self.trunk(x)), t)
+        return _between(self.unit_deg * self.linear(self.trunk(x)), t)
 
 
 class _HeadBlock(nn.Module):
@@ -268,7 +278,7 @@ class SteeringPlain10(_TrunkAndHead):
     """PPLN's trunk and a plain head as deep and as large: ten angles, interpolated linearly.
 
     rows: the trunk reads one row at a time, and the features of all ten are joined. stride: of the trunk's
-    first layer. outputs: angles at another number of time stamps, evenly from 0 to 1.
+    first layer. outputs: as of SteeringHuMod.
     """
 
     def __init__(
@@ -283,7 +293,7 @@ class SteeringPlain10(_TrunkAndHead):
         super().__init__(inputs, rows, stride, _plain_width(rows), _several(outputs), nn.Linear, unit_deg)
 
     def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
-        return interpolate(self.head(self.trunk(x)), t)
+        return _between(self.head(self.trunk(x)), t)
 
 
 class SteeringPlainT(_TrunkAndHead):

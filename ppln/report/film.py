@@ -104,6 +104,7 @@ class Film:
         self._aside: Path | None = None  # where it is written till the end
         self._kind, self._overwrite, self._inputs = kind, overwrite, list(inputs)
         self._shape: tuple[int, ...] | None = None
+        self._finished = False
         self._check_target()
 
     def _check_target(self) -> None:
@@ -164,18 +165,25 @@ class Film:
         self._times.append(time_us)
         self.frames += 1
 
+    def finish(self) -> None:
+        """After the last frame: write all aside. What goes with the film gets its name only after that."""
+        if not self.frames:
+            raise ValueError(f"no frame was added to {self.path}; there is nothing to write")
+        with self._named():
+            self._writer.finish()
+        self._finished = True
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._aside is not None
         try:
             if kind is not None:
-                self._writer.abandon()
+                if not self._finished:
+                    self._writer.abandon()
                 return
-            if not self.frames:
-                raise ValueError(f"no frame was added to {self.path}; there is nothing to write")
-            with self._named():
-                self._writer.finish()
+            if not self._finished:
+                self.finish()
             self._check_target()  # it may have come meanwhile
             with self._named():
                 if self._table is None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ppln import geometry
 from ppln.pictures import FOUND, TRUE, Colour, Picture
-from ppln.protocols import BONES, JOINT_NAMES
+from ppln.protocols import BONES, CONFIDENCE, JOINT_NAMES
 from ppln.report.panel import (
     FINE,
     FULL,
@@ -34,7 +34,6 @@ from ppln.report.panel import (
     text,
 )
 
-SURE = 0.3  # confidence, above which a joint is moved to where it is seen
 FAINT = (250, 190, 160)  # of what is not sure
 EVENTS = (70, 85, 120)
 DEPTH = 320  # rows of the picture in space
@@ -70,7 +69,7 @@ class Studio:
         if not self.pictures:
             self.begin_us, self.centre = time_us, middle
         self.centre = self.centre + FOLLOWED * (middle - self.centre)
-        sure = confidence > SURE
+        sure = confidence > CONFIDENCE
         true_px: list[NDArray[np.float64] | None] = [None for _ in self.labels]
         if true_mm is not None:
             true_px = [*geometry.project(self.cameras[:, None], torch.from_numpy(true_mm)).numpy()]
@@ -84,8 +83,10 @@ class Studio:
         since = f"{(time_us - self.begin_us) / 1e6:.2f} s"
         words = [(4, since, INK), (90, f"{sure.sum()} of {len(sure)} joints are sure", FOUND)]
         if true_mm is not None:
-            error = np.linalg.norm(joints_mm - true_mm, axis=1).mean()
-            words.append((330, f"recorded: {error:.0f} mm off, on average", TRUE))
+            far = np.linalg.norm(joints_mm - true_mm, axis=1)
+            known = far[np.isfinite(far)]  # of some joints, the place may not have been recorded
+            off = f"{known.mean():.0f} mm off, on average" if len(known) else "not known"
+            words.append((330, f"recorded: {off}", TRUE))
         space = self._space(width, joints_mm, sure, true_mm)
         self.pictures += 1
         return np.concatenate([top, text(width, *words), space, *strips(self.notes, width)])

@@ -126,13 +126,14 @@ def sets_of(grouped: Grouped) -> dict[str, int]:
 
 
 def _columns(study: Study, grouped: Grouped) -> list[tuple[Column, str]]:
-    """With their test sets, as far as there are results of these."""
+    """With their test sets, as far as there are results of both."""
     found: list[tuple[Column, str]] = []
     for column in study.columns:
         names = [name for name in sets_of(grouped) if name not in study.sets]
         names = [column.set] if column.set in sets_of(grouped) else names if column.set is None else []
         found += [(column, name) for name in names if not column.below or _left_out(column, name, grouped)]
-    return found
+    every = [result for mine in grouped.values() for result in mine]
+    return [(column, name) for column, name in found if _of_column(column, name, every, grouped)]
 
 
 def _of_column(column: Column, name: str, mine: Sequence[Plain], grouped: Grouped) -> list[float]:
@@ -202,21 +203,24 @@ def _mean(values: Sequence[float], digits: int) -> str:
 
 def _claims(study: Study, results: Sequence[Plain]) -> str:
     more = ["p, one-tailed"] if study.one_tailed else []
-    rows = [["claim", "difference", "95 % over seeds", "95 % over samples", *more, "seeds", "holds"]]
-    for claim in study.claims:
+    verdicts = [judge(study, claim, results) for claim in study.claims]
+    has_samples = any(verdict and verdict.over_samples for verdict in verdicts)
+    samples = ["95 % over samples"] if has_samples else []
+    rows = [["claim", "difference", "95 % over seeds", *samples, *more, "seeds", "holds"]]
+    for claim, verdict in zip(study.claims, verdicts, strict=True):
         metric = study.metrics[claim.metric]
         sign, digits = ">" if metric.better == "higher" else "<", metric.digits
         least = f" by {claim.least:g} or more" if claim.least else ""
         text = f"{study.row_title(claim.ours)} {sign} {study.row_title(claim.theirs)}{least}"
         text += f": {metric.title}, {claim.set}"
-        verdict = judge(study, claim, results)
         if verdict is None:
-            rows.append([text, "", "", "", *([""] if more else []), "0", "not measured"])
+            rows.append([text, "", "", *[""] * len([*samples, *more]), "0", "not measured"])
             continue
-        cells = [_interval_text(of, digits) for of in (verdict.over_seeds, verdict.over_samples)]
+        intervals = (verdict.over_seeds, verdict.over_samples)[: 1 + len(samples)]
+        cells = [_interval_text(of, digits) for of in intervals]
         if more:
             cells.append("" if verdict.p is None else f"{verdict.p:.2g}")
-        holds = "yes" if verdict.holds else "no"
+        holds = ("yes" if verdict.holds else "no") + (", of one seed" if verdict.seeds == 1 else "")
         rows.append([text, f"{verdict.difference:+.{digits}f}", *cells, str(verdict.seeds), holds])
     above = {metric.better for metric in (study.metrics[claim.metric] for claim in study.claims)}
     side = "above 0" if above == {"higher"} else "on its side of 0"

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -27,13 +27,13 @@ from torch import Tensor, nn
 
 from ppln import geometry, pictures
 from ppln.datasets import dhp19
-from ppln.datasets.movements import MovementWindows
+from ppln.datasets.movements import MovementManifest, MovementWindows
+from ppln.datasets.prepared import told
 from ppln.datasets.source import PoseSample, Source
 from ppln.metrics import mpjpe
-from ppln.protocols import BONES, CAMERAS, EVENT_FRAMES
+from ppln.protocols import BONES, CAMERAS, CONFIDENCE, EVENT_FRAMES
 from ppln.tasks.task import Batch, Task, check_data, draw_times, length_of, pick
 
-CONFIDENCE = 0.3
 _OF_PEOPLE = (
     *("height", "width", "train_samples", "val_samples", "test_samples"),
     *("motions", "substeps", "data_seed"),
@@ -52,6 +52,7 @@ class Pose(Task):
         "mpjpe_px_camera2": "lower",
         "mpjpe_px_camera3": "lower",
     }
+    asked: ClassVar[tuple[str, ...]] = ("released_order", "subpixel")
 
     data: Literal["people", "windows"] = "people"
     """The data. people: synthetic, made as they are needed, people who move before the cameras of the data
@@ -97,6 +98,10 @@ class Pose(Task):
     @property
     def idle(self) -> tuple[str, ...]:
         return () if self.data == "people" else _OF_PEOPLE
+
+    @property
+    def told(self) -> dict[str, Any]:
+        return told(MovementManifest, self.folder)
 
     def source(self, split: str) -> Source:
         if self.folder is not None:
@@ -145,6 +150,11 @@ class Pose(Task):
             t = batch.t[..., None].expand(frames.shape[:3])
             return model(frames.flatten(0, 2)[:, None], t.flatten()).unflatten(0, frames.shape[:3])
         if self.released_order:  # an input for each time
+            if getattr(model, "by_time", False):
+                raise ValueError(
+                    "released_order is True, but the network finds frames by their time; give False, or "
+                    "another network"
+                )
             x = _current_first(batch.x, (batch.t * (EVENT_FRAMES - 1)).round().long())  # [B, T, V, 10, H, W]
             t = batch.t[..., None].expand(x.shape[:3])
             return model(x.flatten(0, 2), t.flatten()).unflatten(0, x.shape[:3])
@@ -205,6 +215,8 @@ class Pose(Task):
     def cameras(self) -> Tensor:
         """float64 [V, 3, 4]"""
         chosen = geometry.dhp19_cameras()[[number - 1 for number in CAMERAS]]
+        if self.data == "windows":  # their pictures are cut off at the right, and not made smaller
+            return chosen
         return geometry.resize(chosen, geometry.DHP19_SIZE, (self.height, self.width))
 
     def picture(

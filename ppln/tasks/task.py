@@ -35,11 +35,17 @@ class Task(ABC):
     name: ClassVar[str]
     models: ClassVar[str]  # how the names of its networks begin
     metrics: ClassVar[Mapping[str, str]]  # name -> "lower" or "higher" is better; the first decides
+    asked: ClassVar[tuple[str, ...]] = ()  # settings that say what a network is given, or what it means
 
     @property
     def idle(self) -> tuple[str, ...]:
         """Settings that its data set has no use for."""
         return ()
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What a card tells of prepared data, beside the settings."""
+        return {}
 
     @abstractmethod
     def source(self, split: str) -> Source:

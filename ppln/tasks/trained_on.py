@@ -4,12 +4,14 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from ppln.datasets.drives import DriveManifest
 from ppln.events.events import Sensor
 from ppln.models.weights import Card
 
 SYNTHETIC = {"driving": "synthetic drives", "people": "synthetic people"}
+REAL = {"steering": "drives", "pose": "movements"}
 SIZE = "height", "width"
+LARGEST = 1 << 13  # rows or columns of a picture
+LONGEST = 1 << 12  # characters of what a card tells of data
 
 
 class Training(NamedTuple):
@@ -19,23 +21,26 @@ class Training(NamedTuple):
 
 def training(card: Card) -> Training:
     """Of a network for steering or pose."""
-    found = re.fullmatch(r"(?:steering|pose): (\w+) \((.*)\)", card.data)
-    if found is None:
+    task, data, settings = settings_told(card)
+    if task not in REAL:
         return Training(card.data or "nothing that is known", None)
-    settings = dict(one.partition("=")[::2] for one in found[2].split(", "))
-    folder = Path(settings.get("folder", ""))
-    if found[1] != "windows":
-        size = Sensor(*(int(settings[name]) for name in SIZE)) if settings.keys() >= set(SIZE) else None
-        return Training(_words(found[1], folder.name, Path(settings.get("motions", "None")).name), size)
-    try:
-        drives = DriveManifest.read(folder)
-    except (OSError, ValueError):  # it is not here any more
-        return Training(f"windows of real drives ({folder.name})", None)
-    size = next(Sensor(of.height, of.width) for of in drives.recordings.values())
-    return Training(f"windows of real drives ({drives.protocol}, {folder.name})", size)
-
-
-def _words(data: str, folder: str, motions: str) -> str:
+    sides = [settings.get(name, "") for name in SIZE]
+    known = all(re.fullmatch(r"[0-9]{1,5}", side) and 0 < int(side) <= LARGEST for side in sides)
+    size = Sensor(*map(int, sides)) if known else None
+    folder = Path(settings.get("folder", "")).name
+    if data == "windows":
+        names = ", ".join(name for name in (settings.get("protocol"), folder) if name)
+        return Training(f"windows of real {REAL[task]} ({names})", size)
     if data not in SYNTHETIC:
-        return f"{data} ({folder})"
-    return f"{SYNTHETIC[data]} ({data}{'' if motions == 'None' else f', motions of {motions}'})"
+        return Training(f"{data} ({folder})", size)
+    motions = Path(settings.get("motions", "")).name
+    return Training(f"{SYNTHETIC[data]} ({data}{f', motions of {motions}' if motions else ''})", size)
+
+
+def settings_told(card: Card) -> tuple[str, str, dict[str, str]]:
+    """The task, its data and settings, as engine.trained writes them."""
+    found = re.fullmatch(r"(\w+): (\w+) \((.*)\)", card.data[:LONGEST], re.DOTALL)
+    if found is None:
+        return "", "", {}
+    settings = dict(re.findall(r"(\w+)=(.*?)(?=, \w+=|$)", found[3], re.DOTALL))
+    return found[1], found[2], {name: value for name, value in settings.items() if value != "None"}

@@ -1,5 +1,7 @@
 """Windows of movements, and the pose task on them."""
 
+from dataclasses import replace
+
 import moved
 import numpy as np
 import pytest
@@ -82,6 +84,11 @@ def test_the_task(tmp_path):
     found = task.judge(batch.target, batch)
     assert found["joints_px"].item() == 2 * 10 * 12
     assert found["mpjpe_px"].item() < 0.71
+    exact = replace(task, subpixel=True)
+    batch = exact.batch(source.batch([0]), None, 0)
+    found = exact.judge(batch.target, batch)
+    assert found["mpjpe_px"].item() < 1e-3
+    assert found["mpjpe_mm"].item() < 0.01  # the cameras' matrices are those of the pictures
     assert task.picture(batch.target, batch).ndim == 3
     with pytest.raises(ValueError, match=r"folder is .*, but data is 'people', which has none"):
         Pose(folder=tmp_path)

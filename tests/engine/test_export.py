@@ -15,11 +15,14 @@ from ppln.engine import checkpoint, stored
 from ppln.engine import export as exporting
 from ppln.engine.config import Train
 from ppln.engine.export import export
+from ppln.engine.trained import find
 from ppln.functional import use_backend
 from ppln.models import networks, weights
 from ppln.models.layout import crop, fold, pad, repeat
 from ppln.models.networks import NetworkSpec
 from ppln.models.weights import Card
+from ppln.tasks.pose import Pose
+from ppln.tasks.steering import Steering
 
 needs_onnx = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="no extra `export`"
@@ -210,6 +213,23 @@ def test_small_file_of_a_run(ema: bool, run: Path, tmp_path: Path):
     assert "on H200; torch 2.13.0; revision abc" in card.budget
     assert card.metrics == (("mpjpe_mm", 80.5, "mm", "the validation data of the run"),)
     assert card.date == "2026-01-31"
+
+
+def test_a_small_file_knows_how_its_network_is_asked(tmp_path: Path):
+    model = ppln.create_model("pose-ppln")
+    for text, asked in (
+        ("released_order=True, height=64, subpixel=True", Pose(released_order=True, subpixel=True)),
+        ("height=64, subpixel=False", Pose()),
+    ):
+        weights.write(tmp_path / "a.safetensors", model, "pose-ppln", {}, Card(data=f"pose: people ({text})"))
+        assert find(tmp_path / "a.safetensors").task == asked
+    weights.write(tmp_path / "a.safetensors", model, "pose-ppln", {}, Card(data="pose: people (subpixel=2)"))
+    with pytest.raises(ValueError, match=r"a\.safetensors: subpixel is '2'; give true or false"):
+        find(tmp_path / "a.safetensors")
+    frames = ppln.create_model("steering-humod", inputs="frames")
+    card = Card(data="steering: driving (height=128, inputs=frames)")
+    weights.write(tmp_path / "b.safetensors", frames, "steering-humod", {"inputs": "frames"}, card)
+    assert find(tmp_path / "b.safetensors").task == Steering(inputs="frames")
 
 
 def test_errors(run: Path, tmp_path: Path, tiny: Path, monkeypatch):

@@ -36,7 +36,7 @@ def made_results(folder):
     for name in ("ours", "theirs"):
         angles = dict(zip(names, draw.normal(size=(2, 5)), strict=True))
         columns = {"night": np.arange(5) % 2, **angles, **{f"{k}2": v**2 + 1 for k, v in angles.items()}}
-        columns["odd_rows_deg2"] = columns["error_deg2"]
+        columns["between_deg2"] = columns["error_deg2"]
         data = dict.fromkeys(("x_rms", "target_rms"), np.arange(1.0, 6.0))
         found = Evaluation(
             task, "test", 5, np.arange(5), data, columns, task.summarize(columns), {}, None, 0.1

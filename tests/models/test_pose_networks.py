@@ -109,6 +109,23 @@ def test_one_pass_for_all_times(options: dict, once: bool):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("name", [*(name for name in ppln.list_models() if name.startswith("pose-"))])
+def test_new_networks_are_of_the_scale_of_heat_maps_and_look_at_what_they_see(name: str):
+    """Whatever their layers: none begins smaller, and so learns later, or as a function of t alone."""
+    scale, seen = [], []
+    for seed in range(5):
+        torch.manual_seed(seed)
+        net = ppln.create_model(name)
+        x = torch.rand(2, net.in_channels, 48, 64) * (torch.rand(2, net.in_channels, 48, 64) < 0.03)
+        t = torch.linspace(0, 1, 4).expand(2, 4)
+        with torch.no_grad():
+            y, nothing = net(x, t), net(0 * x, t)
+        scale.append(y.square().mean().sqrt())
+        seen.append((y - nothing).norm() / y.norm())
+    assert 0.02 < torch.stack(scale).median() < 0.5
+    assert torch.stack(seen).median() > 0.7
+
+
 @pytest.mark.parametrize("name", TWINS)
 def test_plain_twins_are_as_large(name: str):
     model, twin = made(name), made(TWINS[name])

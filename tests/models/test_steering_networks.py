@@ -184,7 +184,13 @@ def test_steering_with_other_numbers_of_outputs(name):
     torch.manual_seed(0)
     model = ppln.create_model(name, outputs=5).eval()
     x = torch.rand(2, 20, 16, 22)
-    y = model(x, torch.linspace(0, 1, 9).expand(2, 9))
-    torch.testing.assert_close(y[:, 1::2], (y[:, :-1:2] + y[:, 2::2]) / 2)  # linear between five
-    with pytest.raises(ValueError, match="outputs must be 2 or more"):
-        ppln.create_model(name, outputs=1)
+    t = torch.linspace(0, 1, 10)  # of rows
+    y = model(x, t.expand(2, 10))
+    outputs = model.linear(model.trunk(x)) if name == "steering-humod" else model.head(model.trunk(x))
+    torch.testing.assert_close(y[:, ::2], outputs)  # at the rows that train_every=2 trains
+    torch.testing.assert_close(y[:, 1:8:2], (outputs[:, :-1] + outputs[:, 1:]) / 2)
+    torch.testing.assert_close(y[:, 9], outputs[:, 4])
+    torch.testing.assert_close(model(x, torch.tensor([1.0, 0.0])), y[[0, 1], [9, 0]])
+    for wrong in (1, 3, 20):
+        with pytest.raises(ValueError, match="outputs must be 2, 5 or 10"):
+            ppln.create_model(name, outputs=wrong)

@@ -1,5 +1,6 @@
 """ppln.deblur: a recording into films, or frames one by one, in Python."""
 
+import errno
 from pathlib import Path
 
 import imageio.v3 as imageio
@@ -10,6 +11,7 @@ import ppln
 from ppln.datasets.synthetic.scenes import Scenes
 from ppln.events.io import native
 from ppln.films import DeblurOptions, Films
+from ppln.report import film
 
 SIZE = (32, 48)
 EDI = {"network": "deblur-edi", "device": "cpu"}
@@ -87,6 +89,17 @@ def test_what_exists_is_kept(blurry: Path, tmp_path: Path):
     assert out.read_text() == "mine"
     ppln.deblur(blurry, out, overwrite=True, **EDI)
     assert np.ndim(imageio.imread(out, index=None)) >= 3
+
+
+def test_none_of_two_films_without_the_other(blurry: Path, tmp_path: Path, monkeypatch):
+    def full(self):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(film._Gif, "finish", full)
+    for one, other in (("a.gif", "b"), ("a", "b.gif")):
+        with pytest.raises(OSError, match=r"gif cannot be written \(No space left"):
+            ppln.deblur(blurry, tmp_path / one, compare=tmp_path / other, frames=[0], **EDI)
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_options_do_not_change():

@@ -1,6 +1,7 @@
 """`ppln pose` and ppln.pose, end to end, and what they say of bad input."""
 
 import csv
+import errno
 import json
 import sys
 from dataclasses import replace
@@ -26,6 +27,7 @@ from ppln.models import weights, zoo
 from ppln.models.weights import Card
 from ppln.pose_films import COLUMNS, Posed
 from ppln.protocols import JOINT_NAMES
+from ppln.report import film
 from ppln.tasks.pose import Pose
 
 SEEN = "pose: people (height=64, width=88, motions=None)"
@@ -103,6 +105,16 @@ def test_a_film_a_table_and_a_motion(recordings, knows, monkeypatch, tmp_path, c
         "sure: 100.0 % of the joints; the others are held where they were",
         f"MPJPE: {off.mean():.1f} mm, of {len(rows)} skeletons with a recorded one",
     ]
+
+
+def test_neither_table_nor_motion_without_the_film(recordings, knows, monkeypatch, tmp_path):
+    def full(self):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(film._Gif, "finish", full)
+    with pytest.raises(OSError, match=r"a.gif cannot be written \(No space left"):
+        ppln.pose(recordings, tmp_path / "films" / "a.gif", fps=5)
+    assert not (tmp_path / "films").exists()
 
 
 def test_a_motion_is_read_as_it_was_written(recordings, knows, tmp_path):
@@ -227,6 +239,7 @@ def test_what_is_read_is_not_replaced(recordings, knows, monkeypatch, tmp_path):
         (["-o", "a.mp4", "--network", "nothing"], "there is no nothing; give a run's folder"),
         (["-o", "a.mp4", "--network", "steering-ppln"], "--network is steering-ppln; give one for pose"),
         (["-o", "a.mp4", "--network", "deblur-edi"], "--network is deblur-edi; give one for pose"),
+        (["-o", "a.mp4", "--play-fps", "0"], "--play-fps is 0.0; give a number from 0.01 to 1000"),
         (["-o", "a.mp4", "--device", "cuda"], "torch sees no GPU here"),
         (["-o", "a.mp4", "--format", "none"], "format is 'none', which is not known"),
     ],

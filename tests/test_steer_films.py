@@ -1,6 +1,7 @@
 """`ppln steer` and ppln.steer, end to end, and what they say of bad input."""
 
 import csv
+import errno
 import signal
 import sys
 from dataclasses import replace
@@ -24,6 +25,8 @@ from ppln.events.io import native
 from ppln.events.recording import Signal
 from ppln.models import weights
 from ppln.models.weights import Card
+from ppln.report import film
+from ppln.report.wheel import Dashboard
 from ppln.steer_films import COLUMNS, Steered
 
 DRIVEN = "steering: driving (height=24, width=32, data_seed=0)"
@@ -128,6 +131,22 @@ def test_a_film_has_a_rate_of_its_own(recording, folder, tmp_path):
     assert not (tmp_path / "film.angles.csv").exists()
     with pytest.raises(ValueError, match="gifs play 50 at most"):
         ppln.steer(recording, tmp_path / "other.gif", film_hz=100, network=options["network"])
+
+
+def test_no_table_without_the_film(recording, folder, monkeypatch, tmp_path):
+    def full(self):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(film._Gif, "finish", full)
+    with pytest.raises(OSError, match=r"a.gif cannot be written \(No space left"):
+        ppln.steer(recording, tmp_path / "films" / "a.gif", film_hz=5, network=network(folder))
+    assert not (tmp_path / "films").exists()
+
+
+def test_a_table_alone_keeps_no_traces(recording, folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(Dashboard, "add", lambda *_: pytest.fail("nothing is drawn"))
+    made = ppln.steer(recording, csv=tmp_path / "a.csv", network=network(folder))
+    assert made.angles == 32
 
 
 def test_the_network_of_the_package(tmp_path):
@@ -241,6 +260,7 @@ def test_what_is_read_is_not_replaced(recording, folder, monkeypatch, tmp_path):
     [
         ([], "nothing to write; give -o FILM, or --csv TABLE"),
         (["-o", "film.mp4", "--hz", "0"], "--hz is 0"),
+        (["-o", "film.mp4", "--play-fps", "0"], "--play-fps is 0.0; give a number from 0.01 to 1000"),
         (["-o", "film.mp4", "--hz", "20000"], "--hz is 20000.*; give a number above 0, at most 10,000"),
         (
             ["-o", "film.mp4", "--film-hz", "2000"],

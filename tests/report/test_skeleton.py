@@ -7,7 +7,8 @@ import torch
 from ppln import geometry
 from ppln.pictures import FOUND, TRUE
 from ppln.protocols import JOINT_NAMES
-from ppln.report.panel import LABEL
+from ppln.report import skeleton
+from ppln.report.panel import LABEL, text
 from ppln.report.skeleton import DEPTH, EVENTS, FAINT, TALL_MM, Studio
 
 SIZE = (260, 346)
@@ -91,6 +92,18 @@ def test_who_looks_follows():
         moved = in_space(draw(studio, somebody() + np.array([400, 200, 0])))
     middles = [of_colour(picture, FOUND)[:, 1].mean() for picture in (still, moved)]
     assert middles[1] == pytest.approx(middles[0], abs=6)
+
+
+def test_joints_of_which_the_place_was_not_recorded(monkeypatch):
+    said = []
+    monkeypatch.setattr(
+        skeleton, "text", lambda width, *words: said.append(words[-1][1]) or text(width, *words)
+    )
+    true = somebody() + np.array([0, 0, 60.0])
+    true[5] = np.nan
+    draw(Studio([], LABELS, CAMERAS, 25), somebody(), true)
+    draw(Studio([], LABELS, CAMERAS, 25), somebody(), np.full((13, 3), np.nan))
+    assert said == ["recorded: 60 mm off, on average", "recorded: not known"]
 
 
 def test_what_is_not_sure_is_pale_and_what_is_true_green():

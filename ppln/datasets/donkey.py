@@ -53,6 +53,7 @@ MOST_BYTES = 1 << 26  # of a catalog, of which Donkeycar begins another after 10
 MOST_US = 1 << 60  # what a clock may tell: sums and differences are of 64 bits, too
 MOST_PIXELS = 1 << 20  # of a picture: more than a Donkeycar's camera has
 TRAIN, VAL = 60, 10  # percent of a stretch; what is left is for testing
+LEAST = -(-100 * ROWS // TRAIN) + 1  # records of a stretch that gives a window
 PACKED = ("angle", "jpeg", "jpeg_offset", "timestamp_ms")
 TUB = (
     "a tub is a folder with record_0.json or with manifest.json and catalogs, or an HDF5 file with "
@@ -109,10 +110,10 @@ class Donkey(DriveFolder):
     def blocks(self, source: Path) -> Iterator[Block]:
         with opened_tub(source) as tub:
             found = stretches(tub)
-            if not found:
+            if not any(len(part) >= ROWS for stretch in found for part in split(len(stretch) - 1)):
                 raise RecordingError(
-                    f"{source} has {len(tub.t_us)} records, and nowhere {ROWS + 1} of one stretch; give a "
-                    "tub with a longer drive"
+                    f"{source} has {len(tub.t_us)} records, and nowhere {LEAST} of one stretch; give a tub "
+                    "with a longer drive"
                 )
             allowance = Allowance(source)  # a picture may be named by every record
             for number, stretch in enumerate(found):
@@ -174,7 +175,7 @@ def split(rows: int) -> tuple[range, range, range]:
 
 
 def stretches(tub: Tub) -> list[range]:
-    """The records of each uninterrupted drive that gives a window."""
+    """The records of each uninterrupted drive, of eleven or more; of less than LEAST, no window comes."""
     past = np.diff(tub.t_us)
     cuts = np.flatnonzero((past > GAP_US) | (past <= 0) | tub.cut[1:]) + 1
     found = (range(first, last) for first, last in pairwise([0, *cuts.tolist(), len(tub.t_us)]))
@@ -205,8 +206,10 @@ def opened_tub(path: Path) -> Iterator[Tub]:
             yield _checked(path, _packed(file))
     elif layout:
         yield _checked(path, _listed(path / "images" if layout == "v2" else path, *_records(path, layout)))
+    elif not path.exists():
+        raise FileNotFoundError(f"there is no tub {path}; {TUB}")
     else:
-        raise RecordingError(f"{path} is no tub any more")
+        raise RecordingError(f"{path} is no tub; {TUB}")
 
 
 def _checked(path: Path, tub: Tub) -> Tub:
@@ -228,6 +231,10 @@ def _packed(file: Any) -> Tub:
     if len(wrong):
         raise RecordingError(f"{file.filename}: {wrong[0]} in timestamp_ms is beyond all clocks")
     offset = dataset(file, "jpeg_offset", 1, "iu").whole().astype(np.int64)
+    if (largest := np.diff(offset).max(initial=0)) > MOST_BYTES:
+        raise RecordingError(
+            f"{file.filename}: a picture has {largest:,} bytes; those in a tub have {MOST_BYTES:,} at most"
+        )
     if (
         len(offset) != len(angle) + 1
         or (np.diff(offset) < 1).any()

@@ -79,6 +79,9 @@ def _rows(rate: Mapping[str, float]) -> tuple[Row, ...]:
     )
 
 
+_DHP19 = Row("dhp19", "the network of DHP19's makers", "pose-calabrese", file="data/DHP_CNN.model")
+
+
 def _claims() -> tuple[Claim, ...]:
     def better(ours: str, theirs: str, metric: str = "mpjpe_mm") -> Claim:
         return Claim(ours, theirs, "people", metric)
@@ -93,7 +96,9 @@ def _claims() -> tuple[Claim, ...]:
     )
 
 
-def _study(name: str, title: str, task: Settings, steps: int, rate: Mapping[str, float]) -> Study:
+def _study(
+    name: str, title: str, task: Settings, steps: int, rate: Mapping[str, float], others: tuple[Row, ...] = ()
+) -> Study:
     return Study(
         name=name,
         settings={
@@ -116,9 +121,10 @@ def _study(name: str, title: str, task: Settings, steps: int, rate: Mapping[str,
             "mpjpe_px_camera3": Metric("2D MPJPE, camera 3", 2, "lower"),
         },
         columns=tuple(Column(metric, "people") for metric in _METRICS),
-        rows=_rows(rate),
+        rows=(*_rows(rate), *others),
         tables=(
             Table("The paper's networks", _PAPERS),
+            *(Table("Trained by others on real recordings", (other.key, "calabrese")) for other in others),
             Table("What sees the frames around t", ("calabrese", "calabrese-5", "plain-t", "ppln", "around")),
             Table(
                 "An encoder that runs once for all times",
@@ -155,7 +161,7 @@ def _study(name: str, title: str, task: Settings, steps: int, rate: Mapping[str,
 
 _RATES = dict.fromkeys(_SEARCHED, 1e-3)
 
-FULL = _study("pose", "The study of pose", {"height": 260, "width": 344}, 3000, _RATES)
+FULL = _study("pose", "The study of pose", {"height": 260, "width": 344}, 3000, _RATES, (_DHP19,))
 HALF = _study(
     "pose-half",
     "The study of pose, at half size",

@@ -26,6 +26,8 @@ The motions are CMU's, as BVH, in `data/cmu_bvh.zip`.
 * A **plain twin** has plain layers that are told t, with as many weights, in place of the PP layers.
 * **Joints between pixels**: heat maps are centred where joints are, and joints are found between pixels
   (docs/metrics.md).
+* **The network of DHP19's makers** is Calabrese as they trained it, on real recordings
+  (`data/DHP_CNN.model`, from their repository); nothing here was trained on what it says.
 * **n** is the number of segments, 3 where it is not named."""
 
 SEARCH = "Rows that change one of these have its rate."

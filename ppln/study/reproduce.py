@@ -113,7 +113,12 @@ class _Plan:
     def __init__(self, study: Study, how: Reproduce, say: Say) -> None:
         self.study, self.how, self.say = study, how, say
         self.start = time.monotonic()
-        self.rows = chosen(study, how)
+        self.rows = []
+        for row in chosen(study, how):
+            if row.file and not Path(row.file).exists():
+                say(f"{row.key} is left out: there is no {row.file}")
+            else:
+                self.rows.append(row)
         self.sets = test_sets(study, how)
         self.file = how.out / portions.FILE
         self.budget = budget(study, how)

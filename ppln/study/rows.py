@@ -34,11 +34,14 @@ class Row:
     """What it changes about the study's training, such as its own learning rate."""
     paper: Mapping[str, str] = field(default_factory=dict)
     """The paper's figures as they are printed there, by metric."""
+    file: str = ""
+    """Where there are weights that others trained, of the network of DHP19's makers. Without them, the row is
+    left out."""
 
     @property
     def trained(self) -> bool:
         """Else there is nothing to train, and no seed."""
-        return NETWORKS[self.model].learns
+        return NETWORKS[self.model].learns and not self.file
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from ppln.study.portions import Plain
 from ppln.study.processes import OutOfTime, Say
 from ppln.study.rows import Row, Study
 from ppln.study.sets import Samples, StudySet
+from ppln.tasks.dhp19_network import read_dhp19_network
 
 EVALUATED = 16  # samples at a time
 _LOGGED = ("step", "loss", "samples_per_s", "data_wait")
@@ -81,7 +82,10 @@ class Runner:
             if known and not file.exists():
                 say(f"{row.key}, seed {seed}: for another test set it is trained again; there is no {file}")
             training = self._trained(row, seed, folder, say)
-        net = weights.read(file)[0] if file else create_model(row.model, **dict(row.options))
+        if row.file:
+            net: nn.Module = read_dhp19_network(row.file)
+        else:
+            net = weights.read(file)[0] if file else create_model(row.model, **dict(row.options))
         about = describe(row.model, net, row.options, file)
         sets = dict(known["sets"]) if known and known["training"] == training else {}
         for name in self.sets:

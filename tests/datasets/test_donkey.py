@@ -359,6 +359,24 @@ def test_columns_larger_than_memory_are_not_read(tmp_path):
     assert memory.peak < 64 << 20
 
 
+def test_a_picture_larger_than_any(tmp_path, monkeypatch):
+    path = driven.packed(tmp_path / "a.h5", 40)
+    monkeypatch.setattr(donkey, "MOST_BYTES", 100)
+    with pytest.raises(
+        RecordingError, match=r"a.h5: a picture has [0-9,]+ bytes; those in a tub have 100"
+    ):
+        prepare(path, tmp_path / "out")
+
+
+def test_the_shortest_tub(tmp_path):
+    assert donkey.LEAST == 18
+    with pytest.raises(RecordingError, match=r"a.h5 has 17 records, and nowhere 18 of one stretch"):
+        prepare(driven.packed(tmp_path / "a.h5", 17), tmp_path / "out")
+    made = prepare(driven.packed(tmp_path / "b.h5", 18), tmp_path / "b")
+    assert len(made.made) == 1
+    assert len(DriveWindows(tmp_path / "b", "train")) == 1
+
+
 def test_a_picture_that_all_records_name(tmp_path, monkeypatch):
     """A small file would make as many large pictures as it has records."""
     monkeypatch.setattr(limits, "SPARE_BYTES", 1 << 20)
@@ -392,7 +410,7 @@ def test_what_is_refused(tmp_path):
         prepare(tmp_path / "words.txt", tmp_path / "out")
     with pytest.raises(ValueError, match="step is 0; give 1 or more"):
         prepare(driven.packed(tmp_path / "a.h5", 30), tmp_path / "out", step=0)
-    with pytest.raises(RecordingError, match=r"a.h5 has 8 records, and nowhere 11 of one stretch"):
+    with pytest.raises(RecordingError, match=r"a.h5 has 8 records, and nowhere 18 of one stretch"):
         prepare(driven.packed(tmp_path / "a.h5", 8), tmp_path / "out")
 
 

@@ -4,10 +4,14 @@ import json
 import re
 from dataclasses import replace
 
+import h5py
+import numpy as np
 import pytest
 from test_studies import assert_sound
 
 from ppln.engine import provenance
+from ppln.models.keras import LAYERS
+from ppln.models.networks import shapes, without_memory
 from ppln.study import STUDIES, runner, tables, tune
 from ppln.study.budget import Reproduce, train_settings
 from ppln.study.claims import judge
@@ -160,6 +164,26 @@ def test_a_study_of_pose(tmp_path):
     between = found["results"][2]
     assert between["settings"]["task"]["subpixel"]
     assert not between["sets"]["people"]["settings"]["subpixel"]  # the samples are those of all rows
+
+
+def test_a_row_that_others_trained(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    how, said = Reproduce(tmp_path / "out", device="cpu", rows=("dhp19",)), []
+    done, _ = reproduce(POSE, how, said.append)
+    assert (done.now, said) == ([], ["dhp19 is left out: there is no data/DHP_CNN.model"])
+    (tmp_path / "data").mkdir()
+    random = np.random.default_rng(0)
+    with h5py.File(tmp_path / "data/DHP_CNN.model", "w") as file:
+        for name, weight in zip(LAYERS, shapes(without_memory("pose-calabrese", {})).values(), strict=True):
+            shape = (*weight[2:], *weight[1::-1])
+            file[f"model_weights/{name}/{name}/kernel:0"] = random.normal(size=shape).astype(np.float32) / 9
+    done, found = reproduce(POSE, how, said.append)
+    assert done.now == [("dhp19", 0)]
+    (result,) = found["results"]
+    assert (result["training"], result["parameters"]) == (None, 218_592)
+    row = lines(tables.markdown(POSE, found), "Trained by others on real recordings")[POSE.row_title("dhp19")]
+    assert row["3D MPJPE, people"] == f"{result['sets']['people']['metrics']['mpjpe_mm']:.1f}"
+    assert "dhp19" not in [row.key for row in STUDIES["pose-half"].rows]  # it was trained at full size
 
 
 def test_how_the_loss_fell_is_told(tmp_path):

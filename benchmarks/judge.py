@@ -118,8 +118,9 @@ def page(before: dict[str, Any], after: dict[str, Any]) -> str:
     lines = [
         "# People beside real recordings",
         "",
-        "Made by `benchmarks/judge.py`, which says how each is measured. The network that DHP19's makers",
-        "trained on their recordings looks for 13 joints in `people` with CMU's motion: its error, in",
+        "Made by `benchmarks/judge.py`, which says how each is measured. `people` are our synthetic people",
+        "([data](data.md)); they move as real persons did, in recordings of motion by CMU. The network that",
+        "DHP19's makers trained on recordings of real people looks for 13 joints in them: its error, in",
         "pixels of 260 x 344, tells how real they look to it. On DHP19's own test set its mean is 7.5.",
         "",
         "*Before*: people turned by any angle, labelled in the middle of joints. *Now*: they look where",
@@ -128,7 +129,10 @@ def page(before: dict[str, Any], after: dict[str, Any]) -> str:
         "network sees it on `train` people. Those of `test` were judged once, at the end. No network was",
         "trained on its answers.",
     ]
-    for split, words in (("test", "Others (`test`)"), ("train", "Those it was made with (`train`)")):
+    for split, words in (
+        ("test", "People it was not tuned with (`test`)"),
+        ("train", "People it was tuned with (`train`)"),
+    ):
         then, now = before[split], after[split]
         head = ["", *(f"camera {n}, {when}" for n in CAMERAS for when in ("before", "now"))]
         rows = [head]
@@ -139,7 +143,7 @@ def page(before: dict[str, Any], after: dict[str, Any]) -> str:
                     of = values["error_px_camera"] if name == "all" else values["error_px_joint"][name]
                     cells.append("{median:.1f} ({mean:.1f})".format(**of[number]))
             rows.append([name, *cells])
-        lines += ["", f"## {words}: median error (mean)", "", grid(rows)]
+        lines += ["", f"## {words}: error in pixels, median (mean)", "", grid(rows)]
         told = [["", "before", "now"]]
         told += [[word, *(tell(values) for values in (then, now))] for word, tell in TOLD.items()]
         lines += ["", grid(told)]
@@ -147,7 +151,7 @@ def page(before: dict[str, Any], after: dict[str, Any]) -> str:
     for name in sorted({name for values in after.values() for name in values["error_px_movement"]}):
         of = [values["error_px_movement"].get(name) for values in after.values()]
         rows.append([name, *("{samples}, {median:.1f} ({mean:.1f})".format(**v) if v else "" for v in of)])
-    return "\n".join([*lines, "", "## By movement", "", grid(rows)]) + "\n"
+    return "\n".join([*lines, "", "## By movement: error in pixels", "", grid(rows)]) + "\n"
 
 
 TOLD: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -156,10 +160,12 @@ TOLD: dict[str, Callable[[dict[str, Any]], str]] = {
     "median (mean) of these, px": lambda v: "{median:.1f} ({mean:.1f})".format(**v["error_px_sure"]),
     "in space: mean, mm": lambda v: f"{v['error_mm']:.0f}",
     "median confidence": lambda v: f"{v['confidence_all']:.2f}",
-    "outputs nearest to the joint of their name": lambda v: (
+    "heat maps that are nearest to the joint of their name": lambda v: (
         f"{sum(ours == name for name, ours in v['nearest'].items())} of {len(v['nearest'])}"
     ),
-    "active pixels, 5 / 50 / 95 % quantiles": lambda v: " / ".join(f"{a:.1%}" for a in v["active"]),
+    "pixels of an event frame with events, 5 / 50 / 95 % quantiles": lambda v: " / ".join(
+        f"{a:.1%}" for a in v["active"]
+    ),
     "mean value of these": lambda v: f"{v['value']:.2f}",
 }
 

@@ -1,7 +1,7 @@
 """Write a recording to try `ppln steer` on: of a synthetic drive, or of a stretch of a Donkeycar tub.
 
 The drive has frames, events, and the angle of the wheel; of a tub, the frames and the angle, which a person
-steered, but no events. Ten seconds of a drive take some minutes to make:
+steered, but no events. Two seconds of a drive take a minute to make, ten some minutes:
 
     python examples/steer.py --out out --light night --drive 3 --seconds 10
     ppln steer out/steer.h5 -o out/steer.mp4
@@ -68,6 +68,8 @@ def main() -> None:
         "--stretch", type=int, default=0, help="number of the tub's part without a pause, from 0"
     )
     args = parser.parse_args()
+    if args.tub is not None and not args.tub.exists():
+        parser.error(f"--tub is {args.tub}, which is not there; give a tub, a folder or an HDF5 file")
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "steer.h5"
     print(f"writing {file}; ten seconds of a drive take some minutes", file=sys.stderr)

@@ -140,7 +140,8 @@ def _run(name: str, words: list[str], debug: bool) -> tuple[str, int]:
                 signal.signal(number, _terminate)
         try:
             asked, options = _parse(name, room, words)
-            flags |= asked.flags
+            # What was typed is told as it was: a file may be called as an argument is.
+            flags |= {name: flag for name, flag in asked.flags.items() if name not in words}
             text = _call(name, room, options, flags)
         except Help as help:
             text = str(help)

@@ -77,6 +77,11 @@ class DeblurOptions:
     """How the recording is read."""
 
     def __post_init__(self) -> None:
+        if self.recording is not None and self.frame is not None:
+            raise ValueError(
+                f"frame is {self.frame}, but there is a RECORDING, too; frame=PICTURE is for a picture "
+                "without one; to choose frames of a recording, give frames=NUMBERS"
+            )
         if (self.recording is None) == (self.frame is None) or (self.frame is None) != (self.events is None):
             raise ValueError(
                 "give a RECORDING, or frame=PICTURE with events=FILE and exposure_us=(BEGIN, END)"
@@ -218,7 +223,7 @@ def _begin(how: DeblurOptions) -> "tuple[Any, Restoration]":
 
     where = devices.choose(how.device)
     restore.check_fps(how.fps, how.between)
-    network: Any = trained.find(how.network)
+    network: Any = trained.find(how.network, task="deblur")
     restore.check_network(network.net, network.card.name)
     return network, restore.Restoration(network.net.to(where), [], project=how.project, tile=how.tile)
 

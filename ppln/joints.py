@@ -41,7 +41,7 @@ from ppln.tasks.task import Batch
 
 MOST_FPS = 1000
 LARGEST_BYTES = 1 << 16  # of a file of matrices
-AT_ONCE = 1 << 22  # pixels of heat maps of a joint, in all cameras and at all times that are asked for
+AT_ONCE = 1 << 20  # pixels of heat maps of a joint, in all cameras and at all times that are asked for
 NEAR = 0.1  # pictures whose sides differ by no more are taken as they are
 OLD_US = 1_000_000  # between recorded joints, of which those between are made
 

@@ -105,7 +105,9 @@ class Command(NamedTuple):
                 flag, equals, value = word.partition("=")
                 flag = _SHORT.get(flag, flag).replace("_", "-")
                 if flag not in flags:
-                    raise ValueError(f"there is no option {flag}; {_nearest(flag, flags)}")
+                    close = nearest(flag, flags, cutoff=0.75)
+                    perhaps = f"; did you mean {close}?" if close else ""
+                    raise ValueError(f"there is no option {flag}{perhaps}")
                 option = flags[flag]
                 if option.kind is bool:
                     if equals:
@@ -293,11 +295,6 @@ def _wanted(kind: Any) -> str:
     if origin is tuple:
         return f"one or more, each {_wanted(inner[0])}"
     return "NAME=VALUE, such as width=8" if origin is dict else "a name" if kind is str else WORDS[kind]
-
-
-def _nearest(flag: str, flags: Iterable[str]) -> str:
-    close = nearest(flag, flags, cutoff=0.75)
-    return f"did you mean {close}?" if close else "leave it out"
 
 
 def _usage(option: Option) -> str:

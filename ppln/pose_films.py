@@ -35,8 +35,8 @@ COLUMNS = (
 class PoseOptions:
     """Find where 13 joints of a person are in space, from the events of two cameras that see all of the
     person: as a film, a table, and a motion for animation programs (BVH). No trained network for it comes
-    with the package: `ppln train pose` makes one. For example: ppln pose camera2.h5 camera3.h5 -o joints.mp4
-    --network runs/pose"""
+    with the package: `ppln train pose --out runs/pose` trains one. For example: ppln pose camera2.h5
+    camera3.h5 -o joints.mp4 --network runs/pose"""
 
     recording: Annotated[Path, POSITION]
     """The recording of a camera with events: a file, or a folder. `ppln info` tells what is in it. Or one
@@ -243,7 +243,7 @@ class _Work:
             self.cameras, self.cameras_are = joints.read_cameras(how.cameras), f"of {how.cameras.name}"
         elif how.cameras is not None:
             self.cameras, self.cameras_are = joints.check_cameras(how.cameras), "as given"
-        found = trained.find(how.network)
+        found = trained.find(how.network, task="pose")
         self.name = found.card.name
         self.network: Any = found.net.to(where)
         joints.check_network(self.network, self.name)

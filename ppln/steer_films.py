@@ -208,7 +208,7 @@ class _Work:
         where = devices.choose(how.device)
         angles.check_hz(how.hz, how.film_hz)
         whole("seed", how.seed, least=0)
-        found = trained.find(how.network)
+        found = trained.find(how.network, task="steering")
         self.how, self.name = how, found.card.name
         self.network: Any = found.net.to(where)
         angles.check_network(self.network, self.name)
@@ -248,6 +248,8 @@ class _Work:
         )
         if footage.left_out:
             screen.note(f"left out: {footage.left_out} parts of the recording of less than 0.5 s, by pauses")
+        if footage.quiet_s >= 0.5:
+            screen.note(f"left out: {footage.quiet_s:.1f} s before the first event or after the last")
         if (size := self.training.size) is None:
             screen.note(
                 f"note: the size of pictures that {self.name} was trained on is not known; they are taken as "

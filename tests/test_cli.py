@@ -430,6 +430,18 @@ def test_missing_packages_are_named_with_the_way_to_get_them(monkeypatch, tmp_pa
         run(monkeypatch, "evaluate", "deblur-edi")
 
 
+def test_a_file_may_be_called_as_an_option_is(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(
+        SystemExit, match=r"^ppln deblur: out is a folder, and no recording itself; give a file"
+    ):
+        run(monkeypatch, "deblur", "out", "-o", "a.mp4")
+    (tmp_path / "network").write_text("no recording")
+    with pytest.raises(SystemExit, match=r"^ppln steer: network is of no known format"):
+        run(monkeypatch, "steer", "network", "-o", "a.mp4")
+
+
 @pytest.mark.parametrize("words", [["info", "--help"], ["reproduce", "--help"]])
 def test_a_reader_that_goes_away_is_no_error(words):
     read, write = os.pipe()

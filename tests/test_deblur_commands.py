@@ -185,6 +185,10 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
     for arguments, message in (
         ([blurry], "nothing to write; give -o FILM"),
         (["--frame", blurry], "give a RECORDING, or --frame PICTURE with --events FILE"),
+        (
+            [blurry, *out, "--frame", "10"],
+            "--frame is 10, but there is a RECORDING, too; .* to choose .*, give --frames NUMBERS",
+        ),
         (picture, "--frame needs --exposure-us BEGIN END"),
         (
             [*picture, "--exposure-us", "0", "520000", "--fps", "9", "--between", "hold"],
@@ -237,7 +241,10 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
         (["--between", "hold"], "--between hold is for the time between the exposures .*, and needs --fps"),
         (["--between", "fade"], "--between is fade; give leave, hold or carry"),
         (["--tile", "100"], "tile is 100; give a multiple of 16, 128 or more"),
-        (["--network", "nothing"], "there is no nothing; give a run's folder"),
+        (
+            ["--network", "nothing"],
+            "--network is nothing, which is not there; .* with weights: deblur-edi, .*14-small$",
+        ),
         (["--network", "steering-ppln"], "such as 'deblur-ppln-head-small'"),
         (["--device", "cuda"], "torch sees no GPU here"),
         (["--exposure-us", "7", "7"], "--exposure-us is .* its end must come after its begin"),
@@ -354,6 +361,8 @@ def test_windows_of_a_recording_are_evaluated(scenes, monkeypatch, tmp_path, cap
         for n in ("deblur-edi", "deblur-ppln-head-small")
     ]
     assert [result["samples"] for result in found] == [1, 1]
+    beside = [set(result["baselines"]) for result in found]  # but for what is evaluated itself
+    assert beside == [{"blurry", "shipped"}, {"blurry", "EDI"}]
     assert found[0]["checkpoint"] is None
     assert found[0]["metrics"]["psnr"] < found[1]["metrics"]["psnr"]
     small = ["--test-samples", "1", *SMALL]

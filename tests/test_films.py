@@ -65,7 +65,10 @@ def test_what_is_in_doubt_is_a_warning(blurry: Path):
 def test_mistakes_are_in_words_of_python(blurry: Path, tmp_path: Path):
     for options, says in (
         ({"edi": True}, "edi needs compare=FILM"),
-        ({"frame": "x.png"}, "give a RECORDING, or frame=PICTURE with events=FILE and exposure_us="),
+        (
+            {"frame": "x.png"},
+            "frame is x.png, but there is a RECORDING, too; .*; to choose frames .*, give frames=NUM",
+        ),
         ({"between": "carry"}, "between='carry' is for the time between .*, and needs fps=NUMBER"),
         ({"between": "fade", "fps": 9}, "between is 'fade'; give 'leave', 'hold' or 'carry'"),
         ({"fps": 0}, "fps is 0; give a number above 0"),

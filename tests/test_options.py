@@ -92,7 +92,7 @@ def test_places_may_be_anywhere():
     ("words", "message"),
     [
         ("--gian 3", "there is no option --gian; did you mean --gain? see ppln convert --help"),
-        ("--zzz", "there is no option --zzz; leave it out; see ppln convert --help"),
+        ("--zzz", "there is no option --zzz; see ppln convert --help"),
         ("--gain x", "--gain is x; give a number; see ppln convert --help"),
         ("--gain None", "--gain is None; give a number; see ppln convert --help"),
         ("--gain", "--gain has no value; give a number; see ppln convert --help"),

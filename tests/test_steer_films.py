@@ -212,6 +212,14 @@ def test_parts_that_are_left_out_are_noted(folder, monkeypatch, tmp_path, capsys
     assert seen[0].filename == __file__
 
 
+def test_time_without_events_is_noted(folder, monkeypatch, tmp_path, capsys):
+    whole = drive()
+    events = whole.events[whole.events.t < whole.frames.t[-1] - 700_000]
+    native.write_recording(replace(whole, events=events), tmp_path / "a.h5")
+    run(monkeypatch, "steer", tmp_path / "a.h5", "--csv", tmp_path / "a.csv", "--network", network(folder))
+    assert capsys.readouterr().err == "left out: 0.7 s before the first event or after the last\n"
+
+
 def test_sizes_in_doubt_are_noted(recording, folder, monkeypatch, tmp_path, capsys):
     arguments = ["steer", recording, "--csv", tmp_path / "a.csv", "--overwrite", "--network"]
     run(monkeypatch, *arguments, network(folder, data="steering: driving (height=24, width=40)"))
@@ -272,7 +280,10 @@ def test_what_is_read_is_not_replaced(recording, folder, monkeypatch, tmp_path):
         (["-o", "film.mp4", "--csv", "film.times.csv"], "--csv is film.times.csv, which belongs to the film"),
         (["-o", "film", "--csv", "film/a.csv"], "--csv is film/a.csv, which belongs to the film"),
         (["--csv", "none/a.csv"], "there is no folder none"),
-        (["-o", "film.mp4", "--network", "nothing"], "there is no nothing; give a run's folder"),
+        (
+            ["-o", "film.mp4", "--network", "nothing"],
+            "--network is nothing, which is not there; .* with weights: steering-ppln$",
+        ),
         (["-o", "film.mp4", "--network", "steering-hu"], "there are no weights for 'steering-hu' yet"),
         (["-o", "film.mp4", "--network", "deblur-edi"], "--network is deblur-edi; give one for steering"),
         (["-o", "film.mp4", "--device", "cuda"], "torch sees no GPU here"),
@@ -306,7 +317,7 @@ def test_recordings_that_do_not_do(recording, folder, monkeypatch, tmp_path):
         ("dark.h5", "dark.h5 holds no events; give --simulate-events"),
         (
             "short.h5",
-            "short.h5 has 0.45 s, at most, .* and networks take 0.5 s; give a longer recording",
+            "short.h5 has 0.45 s, at most, .* and networks take 0.5 s; give a longer one",
         ),
         ("cut.h5", "cut.h5"),
         ("none.h5", "there is no recording or video .*none.h5"),

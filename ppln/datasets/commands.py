@@ -157,6 +157,8 @@ class DHP19Movements:
     each, the truth. `ppln train pose --data windows --folder OUT` takes the folder.
     For example: ppln prepare dhp19 --raw dhp19"""
 
+    SAID: ClassVar[Mapping[str, str]] = {"repair": "cut the file after its last whole record"}
+
     raw: Path
     """The folder with DHP19's recordings: as published (DVS_movies and Vicon_data), or as the data set's own
     tool makes event frames of them (S*_session*_mov*_7500events.h5, and _label.h5 beside each). The package
@@ -201,7 +203,9 @@ Each has its own options:"""
 
 def asked_for(words: Sequence[str]) -> tuple[Command, WantedFolder]:
     """What `ppln prepare` is asked for by these words. `--help` among them raises Help."""
-    what, *rest = words or ["--help"]
+    if not words:
+        raise ValueError(f"KIND is missing; give {', '.join(KINDS)}; see ppln prepare --help")
+    what, *rest = words
     asked = {name: command(kind, f"ppln prepare {name}", positional=False) for name, kind in KINDS.items()}
     if what in HELP:
         raise Help("\n\n".join([_USAGE, *(of.help() for of in asked.values())]))

@@ -154,7 +154,7 @@ def _from_ready(source: Path, label: Path) -> Iterator[Row]:
         seen = np.zeros(frames.CAMERAS, np.int64)
         for row in range(len(dvs)):
             values = dvs[row]
-            frame = values.clip(0, 255).astype(np.uint8)
+            frame = np.nan_to_num(values).clip(0, 255).astype(np.uint8)
             if not np.array_equal(frame, values):
                 raise RecordingError(f"{source}: frame {row} of DVS is not of whole numbers from 0 to 255")
             seen += frame.any((0, 1))

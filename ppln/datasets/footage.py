@@ -69,6 +69,7 @@ class Footage:
     size: Sensor
     runs: list[NDArray[np.int64]]  # [R] each: when rows end
     left_out: int  # runs of fewer than ten rows
+    quiet_s: float  # how much longer it would be, were there events before the first and after the last
     wheel: Signal | None  # as recorded
     frames: Stills
     counts: Counting | None
@@ -136,12 +137,15 @@ def open_footage(
     runs = _runs(times, span)
     whole = [run for run in runs if len(run) >= ROWS]
     if not whole:
+        has, want = max(map(len, runs)) * PERIOD_US / 1e6, ROWS * PERIOD_US / 1e6
         raise RecordingError(
-            f"{path} has {max(map(len, runs)) * PERIOD_US / 1e6:g} s, at most, without a pause of more than "
-            f"{OLD_US / 1e6:g} s between frames, and networks take {ROWS * PERIOD_US / 1e6:g} s; "
-            "give a longer recording"
+            f"{path} has {has:g} s, at most, without a pause of more than {OLD_US / 1e6:g} s between frames"
+            f"{' and with events' * (span is not None)}, and networks take {want:g} s; give a longer one"
         )
-    return Footage(found.size, whole, len(runs) - len(whole), found.wheel, found.frames, counts)
+    of_frames = [run[number > 0 :] for number, run in enumerate(_runs(times, None))]
+    rows = 0 if span is None else sum(map(len, of_frames)) - sum(map(len, runs))
+    quiet = rows * PERIOD_US / 1e6
+    return Footage(found.size, whole, len(runs) - len(whole), quiet, found.wheel, found.frames, counts)
 
 
 def is_video(path: Path) -> bool:

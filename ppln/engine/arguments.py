@@ -62,7 +62,9 @@ def usage() -> str:
 
 def asked_for(words: Sequence[str]) -> tuple[Command, WantedTraining]:
     """What `ppln train` is asked for by these words. `--help` among them raises Help."""
-    task, *options = words or ["--help"]
+    if not words:
+        raise ValueError("TASK is missing; give deblur, steering or pose; see ppln train --help")
+    task, *options = words
     if task in HELP:
         raise Help(usage())
     wanted = WantedTraining(*parse(task, options))
@@ -106,6 +108,12 @@ def parse(task: str, words: Sequence[str]) -> tuple[Train, Invocation]:
     if not set(HELP).isdisjoint(words):
         raise Help(_command(task, start, base).help())
     config = asked.flagged(lambda: build(Train, given, base=base))
+    of_windows = start.recipe is not None and RECIPES[task][start.recipe].of_windows
+    if of_windows and getattr(config.task, "folder", None) is None:
+        raise ValueError(
+            f"--recipe {start.recipe} is for your own data; give --data windows --folder FOLDER, which "
+            "`ppln prepare` wrote"
+        )
     refuse_idle(config.task, given["task"])
     if before is not None:
         check_resumable(before, config)

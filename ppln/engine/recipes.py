@@ -19,6 +19,7 @@ from ppln.tasks import Deblur, Pose, Steering, Task
 class Recipe(NamedTuple):
     line: str  # what it is, for a list
     settings: Train
+    of_windows: bool = False  # it is for prepared data alone
 
 
 # The rate is that of the paper's text, 1e-3; the authors' code has 1e-4: "released-rate".
@@ -97,6 +98,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
                 Optimizer(learning_rate=1e-4, batch=4, steps=500, schedule="cosine"),
                 run=Run(validate_every=100, checkpoint_every=100),
             ),
+            of_windows=True,
         ),
         "small": _small(
             "deblur-ppln-head-small",

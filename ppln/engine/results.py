@@ -6,14 +6,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import torch
+from torch import nn
+
 from ppln.engine import compare, provenance, stored
 from ppln.engine.arguments import refuse_idle
 from ppln.engine.config import Machine
 from ppln.engine.evaluate import Evaluation, describe, evaluate_each, write
 from ppln.engine.fabric import holding, launch
-from ppln.engine.trained import TrainedNetwork, find, home, unit
+from ppln.engine.trained import TrainedNetwork, find, home, task_of, unit
 from ppln.errors import HELP, Help
 from ppln.forms import as_json, check_least
+from ppln.models import list_models
 from ppln.options import Command, command
 from ppln.progress import Screen
 from ppln.tasks import TASKS, Task
@@ -102,7 +106,9 @@ def usage() -> str:
 
 def asked_for(words: Sequence[str]) -> tuple[Command, WantedEvaluation]:
     """What `ppln evaluate` is asked for by these words. `--help` among them raises Help."""
-    source, *options = words or ["--help"]
+    if not words:
+        raise ValueError("NETWORK is missing; `ppln models` lists some; see ppln evaluate --help")
+    source, *options = words
     if source in HELP:
         raise Help(usage())
     wanted = parse(source, options)
@@ -117,7 +123,12 @@ def run(wanted: WantedEvaluation, screen: Screen) -> str:
 
 def parse(source: str, words: Sequence[str]) -> WantedEvaluation:
     """What `ppln evaluate NETWORK` is asked for by these words. `--help` among them raises Help."""
-    network = find(source)
+    try:
+        network = find(source, argument="NETWORK")
+    except ValueError:
+        if set(HELP).isdisjoint(words) or source not in list_models():
+            raise
+        raise Help(_command(source, DEFAULTS, task_of(source)()).help()) from None  # it has no weights yet
     how, task = DEFAULTS, network.task
     asked = _command(source, how, task)
     given = asked.given([word for word in words if word not in HELP])
@@ -173,6 +184,7 @@ def evaluate_network(
         if not how.overwrite:
             _check_free(folder, {**about, "split": how.split}, task)
         baselines = task.baselines() if how.baselines else {}
+        baselines = {title: net for title, net in baselines.items() if not _is_same(net, network.net)}
         found, *others = evaluate_each(
             {title: net.to(fabric.device) for title, net in {"": network.net, **baselines}.items()},
             task,
@@ -193,6 +205,19 @@ def evaluate_network(
             _check_samples(folder, found)
         write(folder, found, {**about, "seed": network.seed, "about": provenance.about()})
     return found, folder
+
+
+def _is_same(one: nn.Module, other: nn.Module) -> bool:
+    """Whether they are of a kind, with the same options and weights."""
+
+    def options(net: nn.Module) -> dict[str, Any]:
+        plain = {name: of for name, of in vars(net).items() if isinstance(of, int | float | str | None)}
+        return {**plain, "training": None}
+
+    theirs = other.state_dict()
+    return (type(one), options(one)) == (type(other), options(other)) and all(
+        name in theirs and torch.equal(value, theirs[name]) for name, value in one.state_dict().items()
+    )
 
 
 def text(found: Evaluation) -> str:

@@ -115,7 +115,9 @@ class Loop:
             seed=seed,
         )
         make = make or batch_maker(source, self.order.size, fabric.device, keep=machine.keep_samples)
-        val = Held(self.task, "val") if val is None and machine.keep_samples else val
+        if val is None:
+            val = Held(self.task, "val") if machine.keep_samples else self.task.source("val")
+        len(val)  # data that are not there are told now
         self.val: dict[str, Any] = {"source": val, "device": fabric.device}  # how networks are validated
         self.val |= {"rank": fabric.global_rank, "world": fabric.world_size}
         self.steps = optimizer.steps or (optimizer.epochs or 0) * self.order.steps_per_epoch
@@ -156,7 +158,7 @@ class Loop:
         first(self.fabric, lambda: stored.write(self.out / "config.yaml", settings, provenance.about()))
 
     def _begin_with(self, weights: Path) -> None:
-        found = find(weights)
+        found = find(weights, task=self.task.name, argument="weights")
         try:
             self.net.load_state_dict(found.net.state_dict())
         except RuntimeError:
@@ -168,25 +170,30 @@ class Loop:
     def run(self) -> Trained:
         run = self.settings.run
         self.net.train()
-        with self.log() as log, self._signals(), closing(self.batches):
-            if run.baselines and self.done < self.steps:
+        with self.log() as log, closing(self.batches):
+            if run.baselines and self.done < self.steps:  # nothing is begun that a signal would have to end
                 self._judge_baselines(log)
-            while self.done < self.steps and not (self.stop or self.late):
-                self.advance(log)
-                last = self.done == self.steps
-                improved = self._validate(log) if last or self.done % run.validate_every == 0 else False
-                if last or improved or self.stop or self.late or self.done % run.checkpoint_every == 0:
-                    log.checkpoint(self.done, self._save(improved))
-                if self.feed.lost and not self.asked:
-                    raise ChildProcessError(
-                        f"workers is {self.settings.machine.workers}, and one of them ended "
-                        f"({self.feed.lost}); step {self.done} is saved: add --resume --out {self.out}, and "
-                        "lower --workers if memory is short"
-                    )
+            with self._signals():
+                self._steps(log)
         number = self.stop or self.asked  # this process may be asked after the last step
         status: Any = "interrupted" if number else "done" if self.done == self.steps else "out of time"
         is_first = self.fabric.is_global_zero
         return Trained(self.out, is_first, self.done, self.loss, self.metrics, status, number)
+
+    def _steps(self, log: Log) -> None:
+        run = self.settings.run
+        while self.done < self.steps and not (self.stop or self.late):
+            self.advance(log)
+            last = self.done == self.steps
+            improved = self._validate(log) if last or self.done % run.validate_every == 0 else False
+            if last or improved or self.stop or self.late or self.done % run.checkpoint_every == 0:
+                log.checkpoint(self.done, self._save(improved))
+            if self.feed.lost and not self.asked:
+                raise ChildProcessError(
+                    f"workers is {self.settings.machine.workers}, and one of them ended "
+                    f"({self.feed.lost}); step {self.done} is saved: add --resume --out {self.out}, and "
+                    "lower --workers if memory is short"
+                )
 
     def advance(self, log: Log) -> None:
         """One step, and a line about it when it is time for one."""
@@ -259,6 +266,7 @@ class Loop:
         baselines = {title: net.to(self.fabric.device) for title, net in self.task.baselines().items()}
         if not baselines:
             return
+        log.say(f"first, what needs no training is validated: {', '.join(baselines)}")
         found = evaluate_each(baselines, self.task, "val", predictions=PICTURED, **self.val)
         self.beside = {title: of.predictions["prediction"] for title, of in found.items() if of.predictions}
         log.baselines({title: of.metrics for title, of in found.items()})

@@ -36,17 +36,20 @@ class TrainedNetwork(NamedTuple):
     seed: int | None  # of the run
 
 
-def find(source: Path | str, *, ema: bool = True) -> TrainedNetwork:
+def find(
+    source: Path | str, *, ema: bool = True, task: str = "", argument: str = "network"
+) -> TrainedNetwork:
     """source: a run's folder, a checkpoint's, a file that `ppln export` wrote, or the name of a network.
 
     A run's folder may be one of `ppln reproduce`, with weights.safetensors in place of checkpoints.
     ema: take the running average of the weights, if the run kept one.
+    task, argument: what is wanted, and what it is called, in an error.
     """
     path, named, settings = Path(source), None, None
     if str(source) in zoo.list_models() and not _is_trained(path):
         name = named = str(source)
         if not NETWORKS[name].learns:
-            return TrainedNetwork(zoo.create_model(name).eval(), zoo.card(name), _task(name)(), None, None)
+            return TrainedNetwork(zoo.create_model(name).eval(), zoo.card(name), task_of(name)(), None, None)
         path = zoo.weights_file(name)
     if (path / _WEIGHTS).is_file() and not (path / "checkpoints").exists():
         if (path / "config.yaml").exists():
@@ -60,13 +63,18 @@ def find(source: Path | str, *, ema: bool = True) -> TrainedNetwork:
                 return TrainedNetwork(net, card, _as_asked(card), path, None)
         return TrainedNetwork(net, card, settings.task, path, settings.run.seed)
     if not path.exists():
-        names = zoo.list_models(pretrained=True)
-        close = nearest(str(source), zoo.list_models())
+        every, names = (
+            [n for n in of if n.startswith(task)]
+            for of in (zoo.list_models(), zoo.list_models(pretrained=True))
+        )
+        close = nearest(str(source), every)
         bare = "" if close in names else ", which has no weights yet"
         perhaps = f"did you mean {close}{bare}? Or " if close else ""
+        there = f", or the name of a network with weights: {', '.join(names)}" if names else ""
+        none = "" if names else f"; no network for {task} comes with weights yet"
         raise FileNotFoundError(
-            f"there is no {path}; {perhaps}give a run's folder, a file that `ppln export` wrote, or the name "
-            f"of a network with weights: {', '.join(names) or 'there is none yet'}"
+            f"{argument} is {source}, which is not there; {perhaps}give a run's folder"
+            f"{',' if names else ' or'} a file that `ppln export` wrote{there}{none}"
         )
     found = checkpoints.load(path)
     settings = settings_of(found)
@@ -96,13 +104,13 @@ def _is_trained(path: Path) -> bool:
     return path.is_file() or any((path / name).exists() for name in within)
 
 
-def _task(name: str) -> type[Task]:
+def task_of(name: str) -> type[Task]:
     return next(task for task in TASKS.values() if name.startswith(task.models))
 
 
 def _as_asked(card: Card) -> Task:
     """The task of a small file, with those settings that say what the network is given, or means."""
-    kind, told = _task(card.name), settings_told(card)[2]
+    kind, told = task_of(card.name), settings_told(card)[2]
     types, words = get_type_hints(kind), {"True": True, "False": False}
     given = {name: told[name] for name in kind.asked if name in told}
     return kind(**{name: convert(types[name], words.get(text, text), name) for name, text in given.items()})

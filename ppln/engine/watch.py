@@ -8,7 +8,7 @@ Dimensions: B batch, T time stamps, C channels.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,6 +27,8 @@ class NotFinite(Stopped, RuntimeError):  # noqa: N818
 
     def __init__(self, step: int, what: str, saved: int | None) -> None:
         kept = "nothing is saved yet" if saved is None else f"step {saved} is saved"
+        if " of the batch has " in what:
+            self.advice = "that is in the data: mend them, or leave out what has it"
         super().__init__(f"step {step}: {what}; {kept}")
         self.step, self.what = step, what
 
@@ -49,7 +51,7 @@ def first_bad(
     """
     batches = [batches] if isinstance(batches, Batch) else batches
     # Processes answer each question together before the next: forward and backward may wait for others.
-    if found := _first_of_all(_bad_parameter(model) or _bad_batch(batches)):
+    if found := _first_of_all(_bad_parameter(model) or _bad_batch(batches, task.unknown)):
         return found
     model.zero_grad()
     try:
@@ -106,11 +108,11 @@ _LAST = 2**31  # after all layers
 _AXES = {"x": ("sample", "channel"), "t": ("sample", "time"), "target": ("sample", "time", "channel")}
 
 
-def _bad_batch(batches: Sequence[Batch]) -> _Finding | None:
+def _bad_batch(batches: Sequence[Batch], unknown: Collection[str]) -> _Finding | None:
     for batch in batches:
         named = {"x": batch.x, "t": batch.t, "target": batch.target, **batch.extra}
         for name, values in named.items():
-            if count := _count(values):
+            if name not in unknown and (count := _count(values)):
                 bad = (~values.isfinite()).nonzero()  # [count, dimensions]
                 axes = zip(_AXES.get(name, ("sample",)), bad.unbind(1), strict=False)
                 where = ", ".join(f"{axis} {_some(index)}" for axis, index in axes)

@@ -114,9 +114,9 @@ def weights_file(name: str) -> Path:
         others = [other for other in list_models(pretrained=True) if other.startswith(f"{task}-")]
         there = f"there are for {', '.join(others)}" if others else f"no network for {task} has any"
         raise ValueError(
-            f"there are no weights for {name!r} yet; {there}. Give a file of weights, or to a command "
-            f"the folder of a training; set {_FOLDER} to a folder with {name}{weights.SUFFIX}; or train it: "
-            f"ppln train {task}"
+            f"there are no weights for {name!r} yet; {there}. To train it: ppln train {task} --network "
+            f"{name} --out runs/mine; then give runs/mine. Or give a file of weights, or set {_FOLDER} to a "
+            f"folder with {name}{weights.SUFFIX}"
         )
     if path.parent == _SHIPPED:
         _check_shipped(path)

@@ -55,8 +55,7 @@ class Reproduce:
     width: int | None = None
     """Columns of a picture, in pixels. Default: as the study has it."""
     textures: str | None = None
-    """For deblurring: what is on the surfaces of scenes, as in `ppln train deblur`. Default: as the
-    study has it."""
+    """What is on the surfaces of scenes, as in `ppln train deblur`. Default: as the study has it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: on a GPU (cuda) where there is one."""
     precision: Literal["32", "tf32", "bf16"] | None = None

@@ -56,12 +56,16 @@ def usage() -> str:
 
 def asked_for(words: Sequence[str]) -> tuple[Command, WantedStudy]:
     """What `ppln reproduce` is asked for by these words. `--help` among them raises Help."""
-    name, *rest = words or ["--help"]
+    if not words:
+        raise ValueError(f"STUDY is missing; give {', '.join(STUDIES)}; see ppln reproduce --help")
+    name, *rest = words
     if name in HELP:
         raise Help(usage())
     if name not in STUDIES:
         raise ValueError(f"there is no study {name!r}; {meant(name, STUDIES)}")
     asked = command(Reproduction(Reproduce(Path(f"runs/reproduce-{name}"))), f"ppln reproduce {name}")
+    if STUDIES[name].task != "deblur":
+        asked = asked._replace(options=[option for option in asked.options if option.name != "textures"])
     return asked, WantedStudy(STUDIES[name], asked.call(asked.given(rest)))
 
 

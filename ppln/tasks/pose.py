@@ -52,6 +52,7 @@ class Pose(Task):
         "mpjpe_px_camera2": "lower",
         "mpjpe_px_camera3": "lower",
     }
+    unknown: ClassVar[tuple[str, ...]] = ("joints_px", "joints_mm")
     asked: ClassVar[tuple[str, ...]] = ("released_order", "subpixel")
 
     data: Literal["people", "windows"] = "people"

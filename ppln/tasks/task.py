@@ -35,6 +35,7 @@ class Task(ABC):
     name: ClassVar[str]
     models: ClassVar[str]  # how the names of its networks begin
     metrics: ClassVar[Mapping[str, str]]  # name -> "lower" or "higher" is better; the first decides
+    unknown: ClassVar[tuple[str, ...]] = ()  # of a batch's extra, what is not finite where it is not known
     asked: ClassVar[tuple[str, ...]] = ()  # settings that say what a network is given, or what it means
 
     @property
@@ -119,7 +120,7 @@ def check_data(task: Any, data: tuple[str, ...], *counts: str, frames: int | Non
         raise ValueError("data='windows' needs folder=FOLDER, which `ppln prepare` wrote")
     if task.data != "windows" and task.folder is not None:
         raise ValueError(
-            f"folder is {task.folder}, but data is {task.data!r}, which has none; give data='windows', too, "
+            f"folder is {task.folder}, but data is {task.data!r}, in no folder; give data='windows', too, "
             "or leave it out"
         )
     for name in ("height", "width"):

@@ -23,7 +23,7 @@ def training(card: Card) -> Training:
     """Of a network for steering or pose."""
     task, data, settings = settings_told(card)
     if task not in REAL:
-        return Training(card.data or "nothing that is known", None)
+        return Training(_line(card.data) or "nothing that is known", None)
     sides = [settings.get(name, "") for name in SIZE]
     known = all(re.fullmatch(r"[0-9]{1,5}", side) and 0 < int(side) <= LARGEST for side in sides)
     size = Sensor(*map(int, sides)) if known else None
@@ -37,10 +37,15 @@ def training(card: Card) -> Training:
     return Training(f"{SYNTHETIC[data]} ({data}{f', motions of {motions}' if motions else ''})", size)
 
 
+def _line(text: str) -> str:
+    """For tables and terminals: in one line, without characters that command either."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text[:LONGEST]).split()).lstrip("=+-@ ")
+
+
 def settings_told(card: Card) -> tuple[str, str, dict[str, str]]:
     """The task, its data and settings, as engine.trained writes them."""
-    found = re.fullmatch(r"(\w+): (\w+) \((.*)\)", card.data[:LONGEST], re.DOTALL)
+    found = re.fullmatch(r"(\w+): (\w+) \((.*)\)", _line(card.data))
     if found is None:
         return "", "", {}
-    settings = dict(re.findall(r"(\w+)=(.*?)(?=, \w+=|$)", found[3], re.DOTALL))
+    settings = dict(re.findall(r"(\w+)=(.*?)(?=, \w+=|$)", found[3]))
     return found[1], found[2], {name: value for name, value in settings.items() if value != "None"}

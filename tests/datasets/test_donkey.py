@@ -362,9 +362,7 @@ def test_columns_larger_than_memory_are_not_read(tmp_path):
 def test_a_picture_larger_than_any(tmp_path, monkeypatch):
     path = driven.packed(tmp_path / "a.h5", 40)
     monkeypatch.setattr(donkey, "MOST_BYTES", 100)
-    with pytest.raises(
-        RecordingError, match=r"a.h5: a picture has [0-9,]+ bytes; those in a tub have 100"
-    ):
+    with pytest.raises(RecordingError, match=r"a.h5: a picture has [0-9,]+ bytes; those in a tub have 100"):
         prepare(path, tmp_path / "out")
 
 

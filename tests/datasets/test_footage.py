@@ -90,6 +90,22 @@ def test_a_first_row_needs_events_for_half_of_it(tmp_path):
     assert open_footage(written(tmp_path / "end.h5", less)).runs[0][-1] == end - 2 * ROW_US
 
 
+def test_how_long_there_are_no_events(tmp_path):
+    made = recording(40, begin_us=ROW_US)
+    end = int(made.frames.t[-1])
+    for first, last, quiet_s in (
+        (0, end, 0.0),
+        (400_000, end, 0.4),
+        (0, end - 500_000, 0.5),
+        (400_000, end - 500_000, 0.9),
+    ):
+        t = made.events.t
+        less = replace(made, events=made.events[(t >= first) & (t <= last)])
+        footage = open_footage(written(tmp_path / f"{first}-{last}.h5", less))
+        assert footage.quiet_s == pytest.approx(quiet_s, abs=0.11)
+        assert open_footage(tmp_path / f"{first}-{last}.h5", events=False).quiet_s == 0
+
+
 def test_events_that_begin_after_a_pause(tmp_path):
     made = recording(40, pauses=(20,))
     t = made.frames.t
@@ -254,7 +270,7 @@ def test_colour_becomes_grey(tmp_path):
         ),
         (
             {"frames": Frames(driven.pictures(10), ROW_US * np.arange(10))},
-            "has 0.45 s, at most, without a pause of more than 1 s between frames, and networks take 0.5 s",
+            "has 0.45 s, at most, without a pause of more than 1 s between frames and with events, and",
         ),
         (
             {

@@ -90,7 +90,7 @@ def test_the_task(tmp_path):
     assert found["mpjpe_px"].item() < 1e-3
     assert found["mpjpe_mm"].item() < 0.01  # the cameras' matrices are those of the pictures
     assert task.picture(batch.target, batch).ndim == 3
-    with pytest.raises(ValueError, match=r"folder is .*, but data is 'people', which has none"):
+    with pytest.raises(ValueError, match=r"folder is .*, but data is 'people', in no folder; give"):
         Pose(folder=tmp_path)
 
 

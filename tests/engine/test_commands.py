@@ -216,20 +216,52 @@ def test_a_run_without_checkpoints(monkeypatch, folder, capsys):
     assert checkpoint.load(folder / "runs/a").step == 2
 
 
-@pytest.mark.parametrize("command", ["train", "train --help", "evaluate", "evaluate -h"])
+@pytest.mark.parametrize("command", ["train --help", "evaluate -h", "prepare --help", "reproduce -h"])
 def test_usage(command, monkeypatch, capsys):
     run(monkeypatch, command)
     assert capsys.readouterr().out.startswith(f"usage: ppln {command.split()[0]}")
 
 
+def test_help_of_a_network_without_weights(monkeypatch, capsys):
+    run(monkeypatch, "evaluate pose-calabrese --help")
+    said = capsys.readouterr().out
+    assert said.startswith("usage: ppln evaluate pose-calabrese")
+    assert "--sigma-px" in said
+
+
+def test_words_that_are_missing(monkeypatch):
+    for command, says in (
+        ("train", "TASK is missing; give deblur, steering or pose; see ppln train --help"),
+        ("evaluate", "NETWORK is missing; `ppln models` lists some; see ppln evaluate --help"),
+        ("prepare", "KIND is missing; give recordings, hqf, donkey, ddd20, dhp19; see ppln prepare --help"),
+        ("reproduce", "STUDY is missing; give deblur, steering, .*; see ppln reproduce --help"),
+    ):
+        fails(monkeypatch, command, says)
+
+
 def test_mistakes(monkeypatch, folder):
-    fails(monkeypatch, "evaluate steering-pln", "there is no steering-pln; did you mean steering-ppln")
+    fails(
+        monkeypatch,
+        "evaluate steering-pln",
+        "NETWORK is steering-pln, which is not there; did you mean steering-ppln",
+    )
     fails(
         monkeypatch, "models pose-plain", "there is no network 'pose-plain'; those that begin so are pose-pl"
     )
-    near = "there is no deblur-plpn; did you mean deblur-ppln, which has no weights yet[?] Or give a run"
+    near = (
+        "NETWORK is deblur-plpn, which is not there; did you mean deblur-ppln, which has no weights yet[?] Or"
+    )
     fails(monkeypatch, "evaluate deblur-plpn", near)
-    fails(monkeypatch, "evaluate runs/nothing", "there is no runs/nothing; give a run's folder")
+    fails(
+        monkeypatch,
+        "evaluate runs/nothing",
+        "NETWORK is runs/nothing, which is not there; give a run's folder, a",
+    )
+    fails(
+        monkeypatch,
+        "train deblur --recipe finetune",
+        "--recipe finetune is for your own data; give --data windows --folder FOLDER",
+    )
     fails(monkeypatch, "train stering", "there is no task 'stering'; did you mean 'steering'")
     fails(monkeypatch, "train steering --recipe papr", "there is no recipe 'papr'; did you mean 'paper'")
     fails(
@@ -258,8 +290,8 @@ def test_mistakes(monkeypatch, folder):
         monkeypatch, "train steering --resume --out nothing", "no run to resume; start one without --resume"
     )
     fails(monkeypatch, "train steering --from-start", "--from-start is for a run to --resume; add that, or")
-    fails(monkeypatch, "evaluate nothing", "there is no nothing; give a run's folder")
-    fails(monkeypatch, "export nothing out.onnx", "there is no nothing")
+    fails(monkeypatch, "evaluate nothing", "NETWORK is nothing, which is not there; give a run's folder")
+    fails(monkeypatch, "export nothing out.onnx", "NETWORK is nothing, which is not there")
 
 
 def test_another_network_s_run(monkeypatch, folder):

@@ -237,7 +237,9 @@ def test_errors(run: Path, tmp_path: Path, tiny: Path, monkeypatch):
         export(run, tmp_path / "a.txt")
     with pytest.raises(ValueError, match=r"dtype is bfloat16, but \.pt2 files have float32"):
         export(run, tmp_path / "a.pt2", dtype="bfloat16")
-    with pytest.raises(FileNotFoundError, match=r"there is no .*none; give a run's folder"):
+    with pytest.raises(
+        FileNotFoundError, match=r"network is .*none, which is not there; give a run's folder"
+    ):
         export(tmp_path / "none", tmp_path / "a.pt2")
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         export(tiny, tmp_path / "none" / "a.safetensors")

@@ -331,6 +331,48 @@ def test_a_signal_while_the_last_step_is_validated(tmp_path, monkeypatch):
     assert checkpoint.load(tmp_path / "run").step == 3
 
 
+def test_a_signal_while_baselines_are_judged_ends_the_run_at_once(tmp_path, monkeypatch):
+    """Nothing has been done by then that would have to be saved."""
+
+    class Asked(Exception):  # noqa: N818
+        pass
+
+    class Baseline(Flat):
+        def forward(self, x, t):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().forward(x, t)
+
+    def end(number, frame):
+        raise Asked
+
+    monkeypatch.setattr(Line, "baselines", lambda self: {"flat": Baseline()})
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(Asked):
+            train(settings(tmp_path / "run"))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert log.endswith("  first, what needs no training is validated: flat\n")
+    assert log.count("\n") == 1
+
+
+def test_validation_data_that_are_not_there_are_told_before_the_first_step(tmp_path, monkeypatch):
+    source = Line.source
+
+    def lacks(self, split):
+        if split == "val":
+            raise ValueError("the folder holds no windows of the split 'val'")
+        return source(self, split)
+
+    monkeypatch.setattr(Line, "source", lacks)
+    monkeypatch.setattr(Loop, "step", lambda *_: pytest.fail("it begins"))
+    with pytest.raises(ValueError, match="no windows of the split 'val'"):
+        train(settings(tmp_path / "run"))
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
 def test_a_deadline_ends_the_run_after_the_step(tmp_path, monkeypatch):
     """With a status; what was done is saved, and goes on as if nothing had been."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"

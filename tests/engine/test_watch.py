@@ -101,6 +101,22 @@ def test_a_bad_batch(name, place, where, value):
     assert ask(network(), [good, batch]) == where
 
 
+def test_what_is_not_known_is_no_fault(monkeypatch):
+    good, batch = make_batch(1), make_batch()
+    batch.extra["weight"][1] = torch.nan
+    monkeypatch.setattr(Plain, "unknown", ("weight",))
+    assert "weight of the batch" not in ask(network(), [good, batch])
+
+
+def test_advice_is_of_the_data_where_the_fault_is():
+    for what, advice in (
+        ("target of the batch has 1 values that are not finite: sample 3, time 0", "that is in the data"),
+        ("rank 1: x of the batch has 2 values that are not finite: sample 0", "that is in the data"),
+        ("layer conv1: output has 3 of 9 values that are not finite", "lower learning_rate"),
+    ):
+        assert NotFinite(3, what, None).advice.startswith(advice)
+
+
 def test_the_channel_of_a_bad_target():
     batch = make_batch()._replace(target=torch.ones(4, 2, 3, 5, 5))
     batch.target[1, 0, 2, 3, 3] = torch.inf

@@ -248,7 +248,7 @@ def test_bad_settings():
     with pytest.raises(ValueError, match="data='windows' needs folder=FOLDER"):
         Deblur(data="windows")
     with pytest.raises(
-        ValueError, match="folder is data/hqf, but data is 'scenes', which has none; give data="
+        ValueError, match="folder is data/hqf, but data is 'scenes', in no folder; give data="
     ):
         Deblur(folder="data/hqf")
     with pytest.raises(

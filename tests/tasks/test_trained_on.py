@@ -27,6 +27,12 @@ def test_what_a_card_of_pose_tells():
     assert training(Card()) == ("nothing that is known", None)
 
 
+def test_words_that_would_command_a_terminal_or_a_spreadsheet():
+    assert training(Card(data="=cmd|x\x1b[31m\nwrote all\r\u202e")).data == "cmd|x [31m wrote all"
+    card = Card(data="pose: windows (folder=a\nb, protocol=my\x07own)")
+    assert training(card).data == "windows of real movements (my own, a b)"
+
+
 @pytest.mark.parametrize("side", ["x", "0", "-4", "99999", "1" * 5000, "²"])
 def test_sizes_that_are_none(side):
     assert training(Card(data=f"pose: people (height={side}, width=344)")).size is None

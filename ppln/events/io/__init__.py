@@ -121,7 +121,7 @@ def agreed_sensor(path: Path, told: tuple[int | str | None, int | str | None], o
     height, width = told
     if height is None or width is None:
         if given is None:
-            raise RecordingError(f"{path} does not tell the size of its sensor; give sensor=(height, width)")
+            raise RecordingError(f"{path} does not tell the size of its sensor; give sensor=(HEIGHT, WIDTH)")
         return given
     try:
         sensor = Events.empty((int(height), int(width))).sensor
@@ -155,8 +155,13 @@ def detect(path: str | Path) -> str:
             return name
     if head.startswith(b"PK\3\4") and not is_zipfile(path):
         raise RecordingError(f"{path} is a zip archive that is damaged or cut short")
+    if path.is_dir():
+        raise RecordingError(
+            f"{path} is a folder, and no recording itself; give a file, or the folder of a recording"
+        )
     raise RecordingError(
-        f"{path} is of no known format; there are: {', '.join(FORMATS)}; `ppln simulate` makes one of a video"
+        f"{path} is of no known format; known are: {', '.join(FORMATS)}; of a video, `ppln simulate VIDEO "
+        "OUT.h5` makes a recording"
     )
 
 

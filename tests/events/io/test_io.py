@@ -109,7 +109,10 @@ def test_what_cannot_be_detected(formats, tmp_path):
     with pytest.raises(RecordingError, match="file is empty"):
         detect(path)
     path.write_bytes(b"3")
-    with pytest.raises(RecordingError, match="file is of no known format; there are: one, two"):
+    with pytest.raises(
+        RecordingError,
+        match="file is of no known format; known are: one, two; of a video, `ppln simulate VIDEO",
+    ):
         detect(path)
     with pytest.raises(ValueError, match="format is 'three', which is not known; there are: one, two"):
         read_events(path, format="three")

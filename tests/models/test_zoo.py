@@ -82,7 +82,7 @@ def test_no_weights_says_what_there_is(shipped: Path):
     ):
         ppln.create_model("pose-calabrese", pretrained=True)
     (shipped / "pose-ppln.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"'pose-calabrese' yet; no network for pose has any\. Give a file"):
+    with pytest.raises(ValueError, match=r"'pose-calabrese' yet; no network for pose has any\. To train it"):
         ppln.create_model("pose-calabrese", pretrained=True)
 
 

@@ -283,7 +283,7 @@ def test_the_sensor_comes_from_the_header(tmp_path):
     path = write(tmp_path / "b.aedat", records_of(events), chip=None)
     assert read(path, sensor=(180, 240)) == events
     with pytest.raises(
-        RecordingError, match=r"b.aedat does not tell the size of its sensor; give sensor=\(height, width\)"
+        RecordingError, match=r"b.aedat does not tell the size of its sensor; give sensor=\(HEIGHT, WIDTH\)"
     ):
         read(path)
     path = write(tmp_path / "c.aedat", records_of(events), chip="eu.seebetter.ini.chips.davis.Davis640")

@@ -89,7 +89,7 @@ NO_SIZE = "% Data file containing CD events.\n% Version 2\n"
             NO_SIZE,
             b"\x0c\x08",
             {},
-            r"a\.dat does not tell the size of its sensor; give sensor=\(height, width\)",
+            r"a\.dat does not tell the size of its sensor; give sensor=\(HEIGHT, WIDTH\)",
         ),
         (HEADER, b"\x0c\x08", {"sensor": (304, 240)}, r"sensor is \(304, 240\), but .* tells \(240, 304\)"),
         (HEADER, b"\x0c\x08", {"camera": 1}, "holds one camera; leave out camera=1"),

@@ -259,7 +259,7 @@ def test_the_sensor(tmp_path, bag):
     path = write(tmp_path / "b.bag", [("/dvs/events", rosbag.EVENTS, bytes(untold))])
     assert read(path, sensor=(180, 240)) == bag[0]
     with pytest.raises(
-        RecordingError, match=r"does not tell the size of its sensor; give sensor=\(height, width\)"
+        RecordingError, match=r"does not tell the size of its sensor; give sensor=\(HEIGHT, WIDTH\)"
     ):
         read(path)
     messages = [bag[2][0], ("/dvs/events", rosbag.EVENTS, array(some_events(5, (260, 346))))]

@@ -257,7 +257,7 @@ def test_the_sensor(tmp_path, files):
         read(path, sensor=(260, 346))
     path = alone(tmp_path / "a.txt", content["events.txt"])
     with pytest.raises(
-        RecordingError, match=r"a.txt does not tell the size of its sensor; give sensor=\(height, width"
+        RecordingError, match=r"a.txt does not tell the size of its sensor; give sensor=\(HEIGHT, WIDTH"
     ):
         read(path)
 

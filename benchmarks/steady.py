@@ -6,7 +6,8 @@ sharp    recordings of sharp frames, three times 14 (and 7) of which are average
          row; so for scenes of three speeds. Of the one in the middle the drift is known.
 
 Drift is the mean light of the last of the sharp frames over that of the first, in percent. `rms`: of its
-error; PSNR is of all frames of the exposure.
+error; PSNR is of all frames of the exposure. `before`, `after`: by that one of the frames beside alone.
+`windows`: all exposures of 14 frames one after the other, as films have them, the first and the last too.
 """
 
 import argparse
@@ -51,13 +52,37 @@ def film(network: Deblurrer, shot: Shot, times: NDArray[np.float64]) -> NDArray[
 
 def judge(network: Deblurrer, recording: Recording, sharp: NDArray[np.uint8]) -> dict[str, float]:
     shot = plan(recording).shots[1]
-    assert shot.drift is not None
-    found = {"true": _drift(sharp), "frames": 100 * shot.drift}
-    for name, told in (("events", None), ("both", shot.drift)):
+    # By one of the frames beside, too, as at the ends of a recording.
+    before, after = (
+        plan(recording, frames=[0, 1]).shots[1].drift,
+        plan(recording, frames=[1, 2]).shots[0].drift,
+    )
+    found = {"true": _drift(sharp)}
+    for name, told in (("frames", shot.drift), ("before", before), ("after", after)):
+        assert told is not None
+        found[name] = 100 * told
+    told_by = {"events": None, "both": shot.drift, "both_before": before, "both_after": after}
+    for name, told in told_by.items():
         made = film(network, shot._replace(drift=told), np.linspace(0, 1, len(sharp)))
         found[name] = _drift(made)
         found[f"psnr_{name}"] = float(psnr(*(torch.from_numpy(of)[None] for of in (made, sharp)))[0].mean())
     return found
+
+
+def windows(network: Deblurrer, recording: Any) -> dict[str, Any]:
+    images, t = recording.frames.images, recording.frames.t
+    parts = [slice(k, k + BINS + 1) for k in range(0, len(t) - BINS, BINS + 1)]
+    means = np.stack([(images[part].mean(0) * 257).round().astype(np.uint16) for part in parts])
+    exposure = np.array([[t[part][0], t[part][-1]] for part in parts])
+    blurry = replace(recording, frames=Frames(means, exposure[:, 0].copy(), exposure))
+    rows = []
+    for shot, part in zip(plan(blurry).shots, parts, strict=True):
+        made = {
+            "events": film(network, shot._replace(drift=None), np.linspace(0, 1, BINS + 1)),
+            "both": film(network, shot, np.linspace(0, 1, BINS + 1)),
+        }
+        rows.append({"true": _drift(images[part]), **{name: _drift(of) for name, of in made.items()}})
+    return {**summary(rows), "each": rows}
 
 
 def _drift(frames: NDArray[np.uint8]) -> float:
@@ -66,7 +91,8 @@ def _drift(frames: NDArray[np.uint8]) -> float:
 
 def summary(rows: list[dict[str, float]]) -> dict[str, Any]:
     mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
-    errors = {name: [row[name] - row["true"] for row in rows] for name in ("frames", "events", "both")}
+    told = [name for name in mean if name != "true" and not name.startswith("psnr")]
+    errors = {name: [row[name] - row["true"] for row in rows] for name in told}
     return {
         "exposures": len(rows),
         "mean": mean,
@@ -99,6 +125,7 @@ def main() -> None:
         for length in (BINS + 1, (BINS + 1) // 2):
             cases = triples(recording, length, 5)
             tell(f"{path.stem}, {length} frames", summary([judge(network, *case) for case in cases]))
+        tell(f"{path.stem}, windows", windows(network, recording))
     for speed in SPEEDS if given.scenes else ():
         scenes = Scenes("test", frames=3 * (BINS + 1), motion_px=speed, size=(128, 128))
         made = (case for i in range(given.scenes) for case in triples(scenes.recording(i), BINS + 1, 1))

@@ -6,7 +6,6 @@ it, but not well: their errors add up over a whole picture. The blurry frames be
 Dimensions: T time stamps, H x W image.
 """
 
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,18 +26,23 @@ class Exposed(NamedTuple):
     span_us: tuple[int, int]
 
 
-def told_drift(before: Exposed, frame: Exposed, after: Exposed) -> float | None:
-    """The drift of a frame by those next to it: light is taken to change evenly from one middle to the other.
-
-    None: they do not tell.
+def told_drift(before: Exposed | None, frame: Exposed, after: Exposed | None) -> float | None:
+    """The drift of a frame by those next to it, or by one of them: light is taken to change evenly from one
+    middle to the other. None: they do not tell.
     """
-    spans = [of.span_us for of in (before, frame, after)]
-    lengths = [end - begin for begin, end in spans]
-    gaps = [b[0] - a[1] for a, b in pairwise(spans)]
-    if not frame.mean or max(gaps) > NEAR * lengths[1] or max(lengths) > ALIKE * min(lengths):
+    length = frame.span_us[1] - frame.span_us[0]
+    first, last = (of if of is not None and _compares(of, frame) else frame for of in (before, after))
+    apart = sum(last.span_us) / 2 - sum(first.span_us) / 2
+    if not frame.mean or apart <= 0:
         return None
-    middles = [(begin + end) / 2 for begin, end in spans]
-    return (after.mean - before.mean) / (middles[2] - middles[0]) * lengths[1] / frame.mean
+    return (last.mean - first.mean) / apart * length / frame.mean
+
+
+def _compares(other: Exposed, frame: Exposed) -> bool:
+    """Whether it was exposed shortly before or after, and as long."""
+    (begin, end), (start, stop) = other.span_us, frame.span_us
+    lengths = end - begin, stop - start
+    return max(start - end, begin - stop) <= NEAR * lengths[1] and max(lengths) <= ALIKE * min(lengths)
 
 
 def ramp(film: Light, drift: float | None) -> float:

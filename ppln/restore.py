@@ -69,7 +69,7 @@ class Shot(NamedTuple):
     times_us: list[int]  # the same, as the recording counts
     doubt: str | None = None  # what may be wrong with it
     gap: Gap | None = None  # that follows, if frames are wanted there
-    drift: float | None = None  # of the light over the exposure, by the frames next to it; None: not known
+    drift: float | None = None  # of the light over the exposure, by the frames beside it; None: not known
 
 
 class Plan(NamedTuple):
@@ -146,8 +146,7 @@ def plan(
         gap = None
         if fps is not None and between != "leave" and after is not None:
             gap = _gap(events, (begin, end), exposures[after], origin, fps, between)
-        near = [lit[k] for k in (i - 1, i, i + 1) if k in lit]
-        drift = told_drift(*near) if len(near) == 3 else None
+        drift = told_drift(lit.get(i - 1), lit[i], lit.get(i + 1))
         image = pictures.images[rows[i]]
         shots.append(Shot(i, image, (begin, end), within, times, times_us, doubt, gap, drift))
     return Plan(shots, faults)

@@ -19,17 +19,30 @@ def test_even_light_is_told_exactly(spans, slope):
     assert told_drift(*frames) == pytest.approx(slope * (end - begin) / frames[1].mean, abs=1e-12)
 
 
+@pytest.mark.parametrize("slope", [0.5, -0.05, 0.0])
+def test_one_frame_beside_tells_even_light_exactly(slope):
+    before, frame, after = rising((0, 98), (110, 210), (240, 341), slope=slope)
+    told = pytest.approx(slope * 100 / frame.mean, abs=1e-12)
+    assert told_drift(before, frame, None) == told
+    assert told_drift(None, frame, after) == told
+    assert told_drift(None, frame, None) is None
+
+
 @pytest.mark.parametrize(
-    "spans",
+    ("spans", "tells"),
     [
-        ((0, 100), (151, 251), (260, 360)),  # too long after the one before
-        ((0, 100), (110, 210), (261, 361)),  # too long before the next
-        ((0, 100), (100, 200), (200, 306)),  # exposed for longer: perhaps scaled
-        ((0, 94), (100, 200), (200, 300)),
+        (((0, 100), (151, 251), (260, 360)), 2),  # too long after the one before
+        (((0, 100), (110, 210), (261, 361)), 0),  # too long before the next
+        (((0, 100), (100, 200), (200, 306)), 0),  # exposed for longer: perhaps scaled
+        (((0, 94), (100, 200), (200, 300)), 2),
+        (((0, 94), (100, 200), (260, 360)), None),
     ],
 )
-def test_frames_that_do_not_compare_tell_nothing(spans):
-    assert told_drift(*rising(*spans)) is None
+def test_frames_that_do_not_compare_tell_nothing(spans, tells):
+    frames = rising(*spans)
+    frames = [of if k in (1, tells) else Exposed(1e6, of.span_us) for k, of in enumerate(frames)]
+    told = told_drift(*frames)
+    assert told == (None if tells is None else pytest.approx(0.5 * 100 / frames[1].mean))
 
 
 def test_darkness_tells_nothing():

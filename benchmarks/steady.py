@@ -7,7 +7,7 @@ sharp    recordings of sharp frames, three times 14 (and 7) of which are average
 
 Drift is the mean light of the last of the sharp frames over that of the first, in percent. `rms`: of its
 error; PSNR is of all frames of the exposure. `before`, `after`: by that one of the frames beside alone.
-`windows`: all exposures of 14 frames one after the other, as films have them, the first and the last too.
+`windows`: all exposures of 14 frames one after the other, as films have them; of scenes six each.
 """
 
 import argparse
@@ -69,20 +69,31 @@ def judge(network: Deblurrer, recording: Recording, sharp: NDArray[np.uint8]) ->
     return found
 
 
-def windows(network: Deblurrer, recording: Any) -> dict[str, Any]:
+def windows(network: Deblurrer, recording: Any) -> list[dict[str, float]]:
+    """Of all exposures of 14 frames. both_alone: restored one by one, and so without what is learnt."""
     images, t = recording.frames.images, recording.frames.t
     parts = [slice(k, k + BINS + 1) for k in range(0, len(t) - BINS, BINS + 1)]
     means = np.stack([(images[part].mean(0) * 257).round().astype(np.uint16) for part in parts])
     exposure = np.array([[t[part][0], t[part][-1]] for part in parts])
     blurry = replace(recording, frames=Frames(means, exposure[:, 0].copy(), exposure))
+    shots = [shot._replace(times=np.linspace(0, 1, BINS + 1)) for shot in plan(blurry).shots]
+    alone = [shot._replace(drift=None) for shot in shots]
+    each = [[shot] for shot in shots]
+    films = {
+        name: [sharp.frame for some in parts_of for sharp in Restoration(network, some)]
+        for name, parts_of in (("events", [alone]), ("both_alone", each), ("both", [shots]))
+    }
     rows = []
-    for shot, part in zip(plan(blurry).shots, parts, strict=True):
-        made = {
-            "events": film(network, shot._replace(drift=None), np.linspace(0, 1, BINS + 1)),
-            "both": film(network, shot, np.linspace(0, 1, BINS + 1)),
-        }
-        rows.append({"true": _drift(images[part]), **{name: _drift(of) for name, of in made.items()}})
-    return {**summary(rows), "each": rows}
+    for k, part in enumerate(parts):
+        row = {"true": _drift(images[part])}
+        for name, frames in films.items():
+            made = np.stack(frames[k * (BINS + 1) : (k + 1) * (BINS + 1)])
+            row[name] = _drift(made)
+            row[f"psnr_{name}"] = float(
+                psnr(*(torch.from_numpy(of)[None] for of in (made, images[part])))[0].mean()
+            )
+        rows.append(row)
+    return rows
 
 
 def _drift(frames: NDArray[np.uint8]) -> float:
@@ -125,11 +136,15 @@ def main() -> None:
         for length in (BINS + 1, (BINS + 1) // 2):
             cases = triples(recording, length, 5)
             tell(f"{path.stem}, {length} frames", summary([judge(network, *case) for case in cases]))
-        tell(f"{path.stem}, windows", windows(network, recording))
+        each = windows(network, recording)
+        tell(f"{path.stem}, windows", {**summary(each), "each": each})
     for speed in SPEEDS if given.scenes else ():
         scenes = Scenes("test", frames=3 * (BINS + 1), motion_px=speed, size=(128, 128))
         made = (case for i in range(given.scenes) for case in triples(scenes.recording(i), BINS + 1, 1))
         tell(f"scenes, {speed:g} pixels", summary([judge(network, *case) for case in made]))
+        scenes = Scenes("test", frames=6 * (BINS + 1), motion_px=2 * speed, size=(128, 128))
+        every = (row for i in range(given.scenes) for row in windows(network, scenes.recording(i)))
+        tell(f"scenes, {speed:g} pixels, windows", summary(list(every)))
     content = {"about": provenance.about(command=False), "network": given.network, "rows": rows}
     given.out.write_text(json.dumps(content, indent=1) + "\n")
 

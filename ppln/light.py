@@ -16,6 +16,7 @@ Light = NDArray[np.float32]  # of 0 to 1
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722], np.float32)  # of red, green and blue: Rec. 709
 MOST_GAIN = np.float32(4)  # of a colour; what is left is added as grey, lest noise in the dark be multiplied
 NEAR = 0.5  # of an exposure: with longer gaps between them, exposures say little of each other's drift
+MOST_WRONG = 0.1  # of the light: events that tell a drift by more than that amiss do so for once
 ALIKE = 1.05  # times as long: of exposures that differ by more, the camera may have scaled the light
 
 
@@ -45,12 +46,26 @@ def _compares(other: Exposed, frame: Exposed) -> bool:
     return max(start - end, begin - stop) <= NEAR * lengths[1] and max(lengths) <= ALIKE * min(lengths)
 
 
-def ramp(film: Light, drift: float | None) -> float:
-    """How much more a film [T, H, W] shall gain over its exposure: to drift by the mean of what it does, by
-    its events, and of `drift`, what others tell. Both err by about as much, for reasons of their own.
+class Drifts:
+    """How films of exposures that follow each other shall drift: by the mean of what their events tell and
+    what the frames beside tell. Both err by about as much, for reasons of their own.
+
+    A part of the error of events is the same in all exposures, as it comes from the camera's thresholds. It
+    is learnt from the exposures before: by how much more their events told, on average, and 0 once.
     """
-    first, last = float(film[0].mean()), float(film[-1].mean())
-    return 0.0 if drift is None or first <= 0 else (drift - (last / first - 1)) / 2
+
+    def __init__(self) -> None:
+        self._known, self._more = 0, 0.0
+
+    def gain(self, film: Light, told: float | None) -> float:
+        """How much more a film [T, H, W] shall gain over its exposure. told: what the frames beside say"""
+        first, last = float(film[0].mean()), float(film[-1].mean())
+        if told is None or first <= 0:
+            return 0.0
+        more, usual = last / first - 1 - told, self._more / (self._known + 1)
+        self._known += 1
+        self._more += min(max(more, -MOST_WRONG), MOST_WRONG)
+        return -(more + usual) / 2
 
 
 def luminance(light: Light) -> Light:

@@ -26,13 +26,13 @@ from ppln.events import Events, Frames, Recording
 from ppln.events.excerpt import LONGEST_GAP_US, Excerpt, exposures_of, frame_numbers
 from ppln.events.representations import histogram
 from ppln.light import (
+    Drifts,
     Exposed,
     Light,
     coloured,
     correction,
     luminance,
     mean_light,
-    ramp,
     to_light,
     to_uint8,
     told_drift,
@@ -293,14 +293,15 @@ class Restoration:
     def __iter__(self) -> Iterator[Sharp]:
         self.network.eval()
         self.deviation = 0.0
-        thresholds = Thresholds()
+        thresholds, drifts = Thresholds(), Drifts()
         before: tuple[Gap, Light, NDArray[np.uint8]] | None = None  # and the last frame, and the blurry one
         for shot in self.shots:
             light = to_light(shot.image)
             shown = to_uint8(light)
             if not len(shot.times) and before is None and shot.gap is None:
                 continue
-            film = self._film(shot.events, shot.exposure_us, light, f"frame {shot.number}", shot.drift)
+            told = drifts, shot.drift
+            film = self._film(shot.events, shot.exposure_us, light, f"frame {shot.number}", told)
             self.deviation = max(self.deviation, film.deviation)
             if before is not None:
                 gap, last, shown_before = before
@@ -333,15 +334,20 @@ class Restoration:
             yield meet(frame, float(at), film.ends, wanted)
 
     def _film(
-        self, events: Events, span_us: tuple[int, int], light: Light, what: str, drift: float | None = None
+        self,
+        events: Events,
+        span_us: tuple[int, int],
+        light: Light,
+        what: str,
+        told: tuple[Drifts, float | None] | None = None,
     ) -> "_Film":
-        """light: the mean over the span; what: whose film it is, in errors"""
+        """light: the mean over the span; what: whose film it is, in errors; told: of its drift"""
         blurry = luminance(light)
         code = Encoded(self.network, network_input(events, span_us, blurry), self.tile)
         grid = np.concatenate(list(code.decode(GRID)))
         if not np.isfinite(grid).all():
             raise ValueError(f"the network gives values for {what} that are not finite")
-        gain = ramp(grid, drift)
+        gain = 0.0 if told is None else told[0].gain(grid, told[1])
         grid *= _gains(gain, GRID)
         shift: Any = np.float32(0)
         colour_shift: Any = np.float32(0)

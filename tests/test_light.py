@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ppln.light import Exposed, ramp, told_drift
+from ppln.light import Drifts, Exposed, told_drift
 
 
 def rising(*spans, start=100.0, slope=0.5):
@@ -50,9 +50,32 @@ def test_darkness_tells_nothing():
     assert told_drift(*dark) is None
 
 
-def test_a_ramp_goes_half_the_way():
-    film = np.linspace(1.0, 1.1, 14, dtype=np.float32)[:, None, None] * np.ones((1, 3, 4), np.float32)
-    assert ramp(film, 0.2) == pytest.approx(0.05, rel=1e-5)
-    assert ramp(film, 0.0) == pytest.approx(-0.05, rel=1e-5)
-    assert ramp(film, None) == 0
-    assert ramp(0 * film, 0.2) == 0
+def rises(by):
+    """A film that gains so much from its first frame to its last."""
+    return np.linspace(1.0, 1 + by, 14, dtype=np.float32)[:, None, None] * np.ones((1, 3, 4), np.float32)
+
+
+def test_a_film_goes_half_the_way():
+    assert Drifts().gain(rises(0.1), 0.2) == pytest.approx(0.05, rel=1e-5)
+    assert Drifts().gain(rises(0.1), 0.0) == pytest.approx(-0.05, rel=1e-5)
+    assert Drifts().gain(rises(0.1), None) == 0
+    assert Drifts().gain(0 * rises(0.1), 0.2) == 0
+
+
+def test_what_events_always_tell_amiss_is_learnt():
+    """In the end, the films drift as the frames beside tell, on average."""
+    draw, drifts, ends = np.random.default_rng(0), Drifts(), []
+    for _ in range(200):
+        true = draw.normal(0, 0.02)
+        by_events, told = true + 0.05 + draw.normal(0, 0.01), true + draw.normal(0, 0.01)
+        ends.append(by_events + drifts.gain(rises(by_events), told) - true)
+    assert ends[0] == pytest.approx(0.025, abs=0.02)
+    assert np.mean(ends[100:]) == pytest.approx(0, abs=0.003)
+    assert np.std(ends[100:]) < 0.01  # less than either alone
+
+
+def test_one_exposure_that_is_far_off_says_little_of_the_others():
+    drifts = Drifts()
+    drifts.gain(rises(0.0), 5.0)  # a flash
+    assert drifts.gain(rises(0.0), 0.0) == pytest.approx(0.1 / 2 / 2)
+    assert drifts.gain(rises(0.0), None) == 0

@@ -209,7 +209,9 @@ def test_light_drifts_by_what_the_frames_beside_tell():
     assert [shot.drift for shot in shots] == pytest.approx(told, rel=1e-5)
     frames = [sharp.frame.mean() for sharp in Restoration(Still(), shots)]
     for k, mean in enumerate((40, 50, 60)):
-        want = mean * (1 + told[k] / 2 * (GRID - 0.5))  # half, as the network says that nothing changes
+        # Half, as the network says that nothing changes; and what it always tells amiss.
+        usual = k * -0.1 / (k + 1)
+        want = mean * (1 + (told[k] - usual) / 2 * (GRID - 0.5))
         np.testing.assert_allclose(frames[14 * k : 14 * k + 14], want, atol=0.51)
 
 

@@ -1,9 +1,11 @@
 """The drift of light over an exposure, by the events, by the blurry frames next to it, and by both.
 
-    python benchmarks/steady.py benchmarks/results/steady.json --sharp slider_depth.zip
+    python benchmarks/steady.py benchmarks/results/steady.json --sharp slider_depth.zip \\
+        --blurry cups.h5 davis346.aedat4
 
 sharp    recordings of sharp frames, three times 14 (and 7) of which are averaged to three blurry frames in a
          row; so for scenes of three speeds. Of the one in the middle the drift is known.
+blurry   recordings whose frames are blurry themselves: only how their films drift is told
 
 Drift is the mean light of the last of the sharp frames over that of the first, in percent. `rms`: of its
 error; PSNR is of all frames of the exposure. `before`, `after`: by that one of the frames beside alone.
@@ -69,31 +71,53 @@ def judge(network: Deblurrer, recording: Recording, sharp: NDArray[np.uint8]) ->
     return found
 
 
+def in_films(network: Deblurrer, shots: list[Shot]) -> dict[str, list[NDArray[np.uint8]]]:
+    """The frames of each exposure. both_alone: restored one by one, and so without what is learnt."""
+    shots = [shot._replace(times=np.linspace(0, 1, BINS + 1)) for shot in shots]
+    ways = {
+        "events": [[shot._replace(drift=None)] for shot in shots],
+        "both_alone": [[shot] for shot in shots],
+        "both": [shots],
+    }
+    films = {
+        name: np.stack([s.frame for of in way for s in Restoration(network, of)])
+        for name, way in ways.items()
+    }
+    return {name: np.split(film, len(shots)) for name, film in films.items()}
+
+
 def windows(network: Deblurrer, recording: Any) -> list[dict[str, float]]:
-    """Of all exposures of 14 frames. both_alone: restored one by one, and so without what is learnt."""
+    """Of all exposures of 14 frames."""
     images, t = recording.frames.images, recording.frames.t
     parts = [slice(k, k + BINS + 1) for k in range(0, len(t) - BINS, BINS + 1)]
     means = np.stack([(images[part].mean(0) * 257).round().astype(np.uint16) for part in parts])
     exposure = np.array([[t[part][0], t[part][-1]] for part in parts])
     blurry = replace(recording, frames=Frames(means, exposure[:, 0].copy(), exposure))
-    shots = [shot._replace(times=np.linspace(0, 1, BINS + 1)) for shot in plan(blurry).shots]
-    alone = [shot._replace(drift=None) for shot in shots]
-    each = [[shot] for shot in shots]
-    films = {
-        name: [sharp.frame for some in parts_of for sharp in Restoration(network, some)]
-        for name, parts_of in (("events", [alone]), ("both_alone", each), ("both", [shots]))
-    }
+    films = in_films(network, plan(blurry).shots)
     rows = []
     for k, part in enumerate(parts):
+        sharp = torch.from_numpy(images[part])[None]
         row = {"true": _drift(images[part])}
-        for name, frames in films.items():
-            made = np.stack(frames[k * (BINS + 1) : (k + 1) * (BINS + 1)])
-            row[name] = _drift(made)
-            row[f"psnr_{name}"] = float(
-                psnr(*(torch.from_numpy(of)[None] for of in (made, images[part])))[0].mean()
-            )
+        for name, of in films.items():
+            row[name] = _drift(of[k])
+            row[f"psnr_{name}"] = float(psnr(torch.from_numpy(of[k])[None], sharp)[0].mean())
         rows.append(row)
     return rows
+
+
+def steadiness(network: Deblurrer, recording: Recording) -> dict[str, Any]:
+    """Of really blurry frames: the drift of films, and how the mean light of a film differs from that of its
+    blurry frames, root mean square over all frames, in percent.
+    """
+    shots = plan(recording).shots
+    found: dict[str, Any] = {"exposures": len(shots), "mean": {}, "largest": {}, "uneven": {}}
+    for name, films in in_films(network, shots).items():
+        drifts = [_drift(film) for film in films]
+        found["mean"][name] = float(np.mean(drifts))
+        found["largest"][name] = float(max(drifts, key=abs))
+        light = np.array([film.mean((1, 2)) / film.mean() for film in films])  # [exposures, 14]
+        found["uneven"][name] = float(100 * np.sqrt(np.square(light - 1).mean()))
+    return found
 
 
 def _drift(frames: NDArray[np.uint8]) -> float:
@@ -115,6 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--sharp", type=Path, nargs="*", default=[])
+    parser.add_argument("--blurry", type=Path, nargs="*", default=[])
     parser.add_argument("--scenes", type=int, default=24)
     parser.add_argument("--network", default="deblur-ppln-head-small")
     given = parser.parse_args()
@@ -138,6 +163,8 @@ def main() -> None:
             tell(f"{path.stem}, {length} frames", summary([judge(network, *case) for case in cases]))
         each = windows(network, recording)
         tell(f"{path.stem}, windows", {**summary(each), "each": each})
+    for path in given.blurry:
+        tell(f"{path.stem}, really blurry", steadiness(network, read(path)))
     for speed in SPEEDS if given.scenes else ():
         scenes = Scenes("test", frames=3 * (BINS + 1), motion_px=speed, size=(128, 128))
         made = (case for i in range(given.scenes) for case in triples(scenes.recording(i), BINS + 1, 1))

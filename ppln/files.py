@@ -122,6 +122,23 @@ def make_folder(out: Path) -> None:
         ) from None
 
 
+def open_plain(path: Path, flags: int = 0) -> int:
+    """A descriptor to read and write a plain file, which is made unless it is there.
+
+    Whatever else has this name, a link or a pipe, is neither followed nor emptied nor waited for.
+    """
+    try:
+        found = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError:
+        if path.is_symlink():
+            raise OSError(f"{path} is a link, which is not followed; delete it") from None
+        raise
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(f"{path} is no plain file; delete it")
+    return found
+
+
 @contextmanager
 def alone(out: Path) -> Iterator[None]:
     """Nobody else is at work in this folder: two would each drop what the other has done.
@@ -132,17 +149,14 @@ def alone(out: Path) -> Iterator[None]:
 
     path = out / ".lock"
     try:
-        # Whatever has this name, a link or a pipe, is neither followed nor emptied nor waited for.
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        lock = open_plain(path)
     except OSError as error:
-        if path.is_symlink():
-            raise OSError(f"{path} is a link, which is not followed; delete it") from None
+        if error.errno is None:  # it is told already
+            raise
         raise OSError(
             f"out is {out}, where nothing can be written ({error.strerror}); give another place"
         ) from None
     try:
-        if not stat.S_ISREG(os.fstat(lock).st_mode):
-            raise OSError(f"{path} is no plain file; delete it")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -19,6 +19,8 @@ from torch import distributed, nn
 from ppln import devices, files
 from ppln.engine.config import Machine
 
+PER_CORE = 8  # processes: with more, a machine is busy with nothing else
+
 T = TypeVar("T")
 
 
@@ -50,6 +52,12 @@ def make_fabric(machine: Machine) -> Any:
 
 def launch(machine: Machine) -> Any:
     """The same, with the other processes started or joined."""
+    cores = os.cpu_count() or 1
+    for name, processes in (("devices", machine.devices), ("workers", machine.workers)):
+        if processes > PER_CORE * cores:
+            raise ValueError(
+                f"{name} is {processes}, but this machine has {cores} cores; give {PER_CORE * cores} at most"
+            )
     processes, started = machine.devices * machine.nodes, os.environ.get("WORLD_SIZE")
     if started is not None and int(started) != processes:
         raise ValueError(

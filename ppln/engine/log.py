@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -48,10 +48,12 @@ class Log:
     ) -> None:
         self._out, self._total_steps, self._steps_per_epoch = out, total_steps, steps_per_epoch
         make_folder(out)
-        self._curves = Curves(out / "tensorboard", first_step) if tensorboard else None
-        self._text = Appended(out / "log.txt")
-        self._train = CsvFile(out / "train.csv", first_step)
-        self._val = CsvFile(out / "val.csv", first_step)
+        with ExitStack() as opened:  # if one cannot be, all are closed
+            self._text = opened.enter_context(closing(Appended(out / "log.txt")))
+            self._train = opened.enter_context(closing(CsvFile(out / "train.csv", first_step)))
+            self._val = opened.enter_context(closing(CsvFile(out / "val.csv", first_step)))
+            self._curves = Curves(out / "tensorboard", first_step) if tensorboard else None
+            opened.pop_all()
         self._screen = _screen(total_steps, first_step)
         self._speed = _Speed()
         self._line_due, self._bar_due, self._curve_due = (

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ppln import files
+
 
 class Appended:
     """A file that is appended to, at once, and each time in whole or not at all."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self._file = open(files.open_plain(path, os.O_APPEND), "ab", buffering=0)  # noqa: SIM115
 
     def write(self, data: bytes) -> None:
         size = os.fstat(self._file.fileno()).st_size
@@ -35,8 +37,8 @@ class CsvFile(Appended):
 
     def __init__(self, path: Path, first_step: int) -> None:
         self._first_step, self._header = first_step, ""
-        _cut(path, first_step)
         super().__init__(path)
+        _cut(self._file.fileno(), first_step)
 
     def add(self, row: Mapping[str, Any]) -> None:
         header = ",".join(row) + "\n"
@@ -46,8 +48,7 @@ class CsvFile(Appended):
         self._header = header
 
     def _begin(self, header: str) -> None:
-        with open(self.path) as file:
-            there = file.readline()
+        there = (_lines(self._file.fileno()) or [b""])[0].decode(errors="replace")
         if there and there != header:  # rows of other columns; they are kept, but not mixed
             self.close()
             os.replace(self.path, self.path.with_stem(f"{self.path.stem}-until-{self._first_step:07d}"))
@@ -63,11 +64,15 @@ def _exact(value: float | None) -> str:
     return str(value) if isinstance(value, int) else repr(float(value))
 
 
-def _cut(path: Path, first_step: int) -> None:
+def _lines(descriptor: int) -> list[bytes]:
+    with open(descriptor, "rb", closefd=False) as file:
+        file.seek(0)
+        return file.readlines()
+
+
+def _cut(descriptor: int, first_step: int) -> None:
     """Cut rows of later steps off a table, and what is not a whole row. One truncation: all or nothing."""
-    if not path.exists():
-        return
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = _lines(descriptor)
     size = 0
     for header, line in zip(lines[:1] * len(lines), lines[1:], strict=False):
         step = line.split(b",")[0]
@@ -75,7 +80,7 @@ def _cut(path: Path, first_step: int) -> None:
         if not is_whole or int(step) > first_step:
             break
         size += len(line) + (0 if size else len(header))
-    os.truncate(path, size)
+    os.ftruncate(descriptor, size)
 
 
 def need_tensorboard() -> None:

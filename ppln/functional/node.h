@@ -327,6 +327,7 @@ INLINE void backward_step(const Node& node, int n, int64_t batch, int64_t row, i
     }
     common += at.s[k] * at.d_s[k];
   }
+  const bool moves = node.temperature > 0 || node.normalize;  // else the gradient has nothing of knots, not even NaN
   for (int k = 0; k < n; ++k) {
     const int64_t here = into.at(batch, row, start) + k * into.segment;
     const auto put = [&](void* base, V x) {
@@ -334,7 +335,7 @@ INLINE void backward_step(const Node& node, int n, int64_t batch, int64_t row, i
     };
     put(node.d_slope, at.d_m[k] * (1 - at.m[k] * at.m[k]));
     put(node.d_intercept, at.d_b[k]);
-    put(node.d_width, at.s[k] * used(at.s[k], at.d_s[k] - common));
+    put(node.d_width, moves ? at.s[k] * used(at.s[k], at.d_s[k] - common) : V{});
   }
 }
 

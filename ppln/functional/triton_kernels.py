@@ -364,7 +364,9 @@ def backward_kernel(
             grad_b -= total * s[k]
             grad_m -= total * s[k] * _middle(knot, k)
         grad_m *= 1 - m[k] * m[k]
-        grad_s = s[k] * _used(s[k], d_s[k] - common)
+        grad_s = zero
+        if SMOOTH or NORMALIZE:  # else knots have no part in the gradient, not even NaN
+            grad_s = s[k] * _used(s[k], d_s[k] - common)
         here = far * out_batch + k * out_segment + to
         tl.store(d_intercept + d_intercept_start + here, grad_b.to(kind), mask=inside)
         tl.store(d_slope + d_slope_start + here, grad_m.to(kind), mask=inside)

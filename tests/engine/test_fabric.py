@@ -1,5 +1,11 @@
+import os
 import subprocess
 import sys
+
+import pytest
+
+from ppln.engine.config import Machine
+from ppln.engine.fabric import launch
 
 LEAVES = """
 import atexit, threading, time
@@ -19,3 +25,13 @@ def test_only_a_process_among_others_is_ended_at_once(tmp_path):
     code = LEAVES.format(meet=tmp_path / "meet")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (7, "still here\ntidied\n", "among others\n")
+
+
+@pytest.mark.parametrize("name", ["devices", "workers"])
+def test_no_more_processes_than_a_machine_bears(name, monkeypatch):
+    """As a file of settings may say: they are counted before the first is started."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("one is started"))
+    with pytest.raises(ValueError, match=rf"^{name} is 17, but this machine has 2 cores; give 16 at most$"):
+        launch(Machine(device="cpu", **{name: 17}))
+    launch(Machine(device="cpu", workers=16))

@@ -112,6 +112,24 @@ def test_other_metrics_after_resuming_begin_a_new_table(tmp_path):
     assert [row["eva"] for row in rows(tmp_path / "val.csv")] == ["3.0", "5.0"]
 
 
+@pytest.mark.parametrize("name", ["log.txt", "train.csv", "val.csv"])
+def test_a_link_or_a_pipe_in_place_of_a_file_is_refused(tmp_path, name):
+    """Neither followed, emptied nor waited for."""
+    victim, out = tmp_path / "victim", tmp_path / "out"
+    victim.write_text("what I wrote\n")
+    out.mkdir()
+    (out / name).symlink_to("../victim")
+    with pytest.raises(OSError, match=rf"{out / name} is a link, which is not followed; delete it$"):
+        open_log(out)
+    assert victim.read_text() == "what I wrote\n"
+    (out / name).unlink()
+    os.mkfifo(out / name)
+    code = "import sys; from pathlib import Path; from ppln.engine.log import Log\n"
+    code += "Log(Path(sys.argv[1]), total_steps=1, steps_per_epoch=1, tensorboard=False, first_step=0)"
+    done = subprocess.run([sys.executable, "-c", code, out], capture_output=True, text=True, timeout=60)
+    assert f"OSError: {out / name} is no plain file; delete it" in done.stderr
+
+
 def test_plain_lines(tmp_path, capsys):
     with open_log(tmp_path) as log:
         train(log, [1])

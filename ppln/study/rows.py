@@ -119,6 +119,9 @@ class Study:
     tables: tuple[Table, ...]
     claims: tuple[Claim, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2)
+    scales_warmup: bool = True
+    """Trainings of other lengths, as of a search, warm up for as large a part of their steps. Not where
+    searches are kept whose trainings warmed up for as many steps as the study's."""
     windows: Settings = field(default_factory=lambda: {"data": "windows"})
     """Of the task, for test sets that are read from folders."""
     later: Settings = field(default_factory=dict)

@@ -8,6 +8,7 @@ import pytest
 from ppln.models.networks import without_memory
 from ppln.study import STUDIES, portions, tune
 from ppln.study.budget import Reproduce, row_settings, train_settings
+from ppln.study.reproduce import budget, check_budget
 from ppln.study.rows import Study
 from ppln.tasks import TASKS
 
@@ -66,6 +67,25 @@ def test_the_studies_of_steering_that_are_kept_are_of_these_rows(name, tmp_path)
         assert tune.is_complete(study, tried), key
         rate = train_settings(study, study.row(key), 0, how).optimizer.learning_rate
         assert rate == pytest.approx(tune.choice(study, tried, {})["learning_rate"]), key
+
+
+@pytest.mark.parametrize("name", ["steering", "steering-donkey"])
+def test_a_search_that_is_kept_goes_on(name):
+    """Its budget is that of the same command today, warm-up included."""
+    study, kept = STUDIES[name], json.loads((RESULTS / name / "tune.json").read_text())["budget"]
+    check_budget(kept, budget(study, Reproduce(steps=study.search.steps)), name)
+
+
+@pytest.mark.parametrize(("name", "warmup"), [("pose", 67), ("pose-half", 33)])
+def test_searches_of_pose_warm_up_in_proportion(name, warmup, tmp_path):
+    """Else a third of their steps would be another schedule than that of the study."""
+    study = STUDIES[name]
+    row = study.rows[0]
+    whole = train_settings(study, row, 0, Reproduce(tmp_path)).optimizer
+    part = train_settings(study, row, 0, Reproduce(tmp_path, steps=study.search.steps)).optimizer
+    assert (part.steps, part.warmup_steps) == (whole.steps // 3, warmup)
+    assert part.warmup_steps / part.steps == pytest.approx(whole.warmup_steps / whole.steps, rel=0.01)
+    assert train_settings(study, row, 0, Reproduce(tmp_path, steps=3)).optimizer.warmup_steps == 0
 
 
 @pytest.mark.parametrize("name", ["steering", "steering-donkey"])

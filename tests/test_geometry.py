@@ -153,8 +153,8 @@ def test_calibration_markers_land_where_they_were_clicked():
     P = geometry.dhp19_cameras()
     error = (geometry.project(P[:, None, None], markers) - clicked).norm(dim=-1)
     assert error.isfinite().sum() == 1005
-    # Of all clicks of all four cameras: half of them are within 1.352 px. A few clicks were on something else,
-    # 100 px away. Without the 25 that are off by more than 5 px, it is 1.31, as is told with the data.
+    # Of all clicks of all four cameras: half of them are within 1.352 px. A few clicks were on something
+    # else, 100 px away. Without the 25 that are off by more than 5 px, it is 1.31, as is told with the data.
     assert error.nanmedian() == pytest.approx(1.352, abs=0.001)
     near = error < 5
     assert near.sum() == 980

@@ -161,7 +161,8 @@ class _EventStream:
                 continue
             if packet.t[0] < self.last:
                 raise RecordingError(
-                    f"{self.path}: t goes back from {self.last} to {packet.t[0]} us between two packets; {MEND}"
+                    f"{self.path}: t goes back from {self.last} to {packet.t[0]} us between two packets; "
+                    f"{MEND}"
                 )
             self.last = int(packet.t[-1])
             if self.last >= start_us:

@@ -186,7 +186,7 @@ def test_time_that_goes_back_from_packet_to_packet(tmp_path, monkeypatch):
     for name, channel in commands:
         with pytest.warns(UserWarning, match="sorted"):
             native.convert(back, tmp_path / name, options=Options(camera=int(channel), repair=True))
-        with pytest.raises(ValueError, match="goes back .*; .*repair=True"):
+        with pytest.raises(ValueError, match=r"goes back .*; .*repair=True"):
             native.convert(back, tmp_path / "not.h5", options=Options(camera=int(channel)))
     found = list(open_views([tmp_path / name for name, _ in commands]).frames())
     expected = list(open_views([good]).frames())

@@ -76,6 +76,22 @@ def test_a_search_that_is_kept_goes_on(name):
     check_budget(kept, budget(study, Reproduce(steps=study.search.steps)), name)
 
 
+@pytest.mark.parametrize("name", ["pose", "pose-half"])
+def test_rows_of_pose_are_compared_fairly(name, tmp_path):
+    """What computes all ten times is trained at all ten; and ours are to be better in every metric."""
+    study = STUDIES[name]
+    for row in study.rows:
+        task = train_settings(study, row, 0, Reproduce(tmp_path)).task
+        assert task.times_per_sample == (10 if row.key == "calabrese-mod" else 4), row.key
+        assert task.val_samples == 256
+    claims = {(claim.ours, claim.theirs, claim.metric) for claim in study.claims}
+    assert len(claims) == len(study.claims)
+    for ours in ("ppln", "around", "once", "once-late", "frames"):
+        for theirs in ("calabrese", "calabrese-mod", "calabrese-5"):
+            assert {(ours, theirs, metric) for metric in study.metrics} <= claims
+    assert study.search.close == 5  # mm
+
+
 @pytest.mark.parametrize(("name", "warmup"), [("pose", 67), ("pose-half", 33)])
 def test_searches_of_pose_warm_up_in_proportion(name, warmup, tmp_path):
     """Else a third of their steps would be another schedule than that of the study."""

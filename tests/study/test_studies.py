@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ppln.engine.recipes import recipe
 from ppln.models.networks import without_memory
 from ppln.study import STUDIES, portions, tune
 from ppln.study.budget import Reproduce, row_settings, train_settings
@@ -90,6 +91,14 @@ def test_rows_of_pose_are_compared_fairly(name, tmp_path):
         for theirs in ("calabrese", "calabrese-mod", "calabrese-5"):
             assert {(ours, theirs, metric) for metric in study.metrics} <= claims
     assert study.search.close == 5  # mm
+
+
+def test_shipped_weights_of_pose_are_trained_as_the_studys(tmp_path):
+    """Settings of both change together, as when a search takes another rate."""
+    found, study = recipe("pose", "shipped"), STUDIES["pose"]
+    row = train_settings(study, study.row("ppln"), 0, Reproduce(tmp_path))
+    for part in ("task", "model", "optimizer", "machine"):
+        assert getattr(found, part) == getattr(row, part), part
 
 
 @pytest.mark.parametrize(("name", "warmup"), [("pose", 67), ("pose-half", 33)])

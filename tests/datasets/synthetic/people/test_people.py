@@ -448,7 +448,7 @@ def test_bad_motions(tmp_path):
         People("train", motions=tmp_path)
     with pytest.raises(ValueError, match="too few people for the split 'val'"):
         People("val", motions=tmp_path)
-    with pytest.raises(FileNotFoundError, match="no folder or zip"):
+    with pytest.raises(FileNotFoundError, match=r"motions: .* no folder or zip .*; give one of BVH files"):
         People("train", motions=tmp_path / "nowhere")
 
 

@@ -8,7 +8,7 @@ recorded motion (CMU's) before the cameras of DHP19; test persons are others. `p
 persons, with as many samples of each movement of each."""
 
 NOTE = """\
-the paper's figures are of DHP19, whose people are real: compare rows of this page with each other."""
+The paper's figures are of DHP19, whose people are real: compare rows of this page with each other."""
 
 WORDS = """\
     ppln reproduce {name} --tune                                                # search for learning rates

@@ -9,6 +9,7 @@ Messages name arguments as Python does. `in_options` is the one place where they
     rows: there is no 'a'     --rows: there is no 'a'
     needs compare=FILM        needs --compare FILM
     read with repair=True     give --repair
+    `read(repair=True)`       `read(repair=True)`
 """
 
 import re
@@ -19,7 +20,8 @@ HELP = ("-h", "--help")
 LONGEST_TEXT = 2000  # characters of a line that a person is shown
 _VALUE = r"=(?P<value>True|\d+|'[^']*'|[A-Z]+|\([A-Z, ]+\))"
 _ARGUMENT = re.compile(
-    r"(?:^|(?<=: ))(?P<subject>\w+)(?= (?:is|are|has|needs|and) )"  # "frames", too, may be a mere word
+    r"`[^`]*`"  # code stays code
+    r"|(?:^|(?<=: ))(?P<subject>\w+)(?= (?:is|are|has|needs|and) )"  # "frames", too, may be a mere word
     r"|^(?P<head>\w+)(?=: )"
     r"|(?<= and )(?P<other>\w+)(?= is )"
     rf"|(?P<read>read with )?(?<![\w./'\"-])(?<!dataset )(?P<name>[a-z]\w*)(?:{_VALUE})?(?![\w/=-]|\.\w)"

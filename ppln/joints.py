@@ -10,7 +10,7 @@ before it, whose time belongs to the earlier window. The last window is the last
 for the times after the window before.
 
 A joint in space is found as the task finds it (tasks.pose): where one camera is not sure, it stays where it
-was, in the window before, too.
+was when both last were, in the window before, too; before they first are, it is where each time says.
 
 Dimensions: T time stamps, V cameras, J joints, H x W picture.
 """
@@ -49,7 +49,7 @@ OLD_US = 1_000_000  # between recorded joints, of which those between are made
 class Skeleton(NamedTuple):
     time_us: int
     joints_mm: NDArray[np.float64]  # [J, 3] in the order of protocols.JOINT_NAMES
-    confidence: NDArray[np.float64]  # [J] of the less sure camera; up to 0.3, a joint is where it was
+    confidence: NDArray[np.float64]  # [J] of the less sure camera; up to 0.3, it is not sure
     joints_px: NDArray[np.float64]  # [V, J, 2] column and row in each recording
     true_mm: NDArray[np.float64] | None  # [J, 3] as recorded
 

@@ -104,6 +104,7 @@ class Posed(NamedTuple):
     written: dict[Path, str]  # and what each has
     skeletons: int
     sure: float  # the share of joints that both cameras are sure of
+    never_sure: tuple[str, ...]  # joints of which they never are
     with_truth: int  # of the skeletons
     mpjpe_mm: float | None  # of these
     network: str
@@ -112,10 +113,14 @@ class Posed(NamedTuple):
 
     def text(self) -> str:
         lines = [f"wrote {path}: {self.skeletons:,} {what}" for path, what in self.written.items()]
-        lines += [
-            f"network: {self.network}, trained on {self.trained_on}; cameras: {self.cameras}",
-            f"sure: {100 * self.sure:.1f} % of the joints; the others are held where they were",
-        ]
+        lines.append(f"network: {self.network}, trained on {self.trained_on}; cameras: {self.cameras}")
+        others = (
+            "; others stay where they were last sure; before they first are, each time's own guess is given"
+        )
+        lines.append(f"sure: {100 * self.sure:.1f} % of the joints{others if self.sure < 1 else ''}")
+        if self.never_sure:
+            every = len(self.never_sure) == len(JOINT_NAMES)
+            lines.append(f"never sure: {'any joint' if every else ', '.join(self.never_sure)}")
         if self.mpjpe_mm is not None:
             lines.append(
                 f"MPJPE: {self.mpjpe_mm:.1f} mm, of {self.with_truth:,} skeletons with a recorded one"
@@ -218,6 +223,7 @@ def write(how: PoseOptions, screen: Screen) -> Posed:
         written,
         error.skeletons,
         error.sure / max(error.skeletons, 1),
+        error.never_sure,
         error.known,
         error.mpjpe_mm,
         work.name,
@@ -310,16 +316,23 @@ class _Error:
     def __init__(self) -> None:
         self.skeletons = self.known = self.joints = 0
         self.sure = self.distance_mm = 0.0
+        self.ever_sure = np.zeros(len(JOINT_NAMES), bool)
 
     def add(self, found: "Skeleton") -> None:
         self.skeletons += 1
-        self.sure += float((found.confidence > CONFIDENCE).mean())
+        sure = found.confidence > CONFIDENCE
+        self.sure += float(sure.mean())
+        self.ever_sure |= sure
         if found.true_mm is not None:
             far = np.linalg.norm(found.joints_mm - found.true_mm, axis=1)
             known = np.isfinite(far)  # of some joints, the place may not have been recorded
             self.known += bool(known.any())
             self.joints += int(known.sum())
             self.distance_mm += float(far[known].sum())
+
+    @property
+    def never_sure(self) -> tuple[str, ...]:
+        return tuple(name for name, ever in zip(JOINT_NAMES, self.ever_sure, strict=True) if not ever)
 
     @property
     def mpjpe_mm(self) -> float | None:

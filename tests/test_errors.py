@@ -50,6 +50,8 @@ def test_arguments_become_options(text: str, told: str):
         "a.h5: dataset exposure_us has 3 rows",
         "there is no 'exposure_us'",
         "give partial=True, or options such as width=8",  # of no option here
+        "write what `read(path, repair=True)` gives",  # code
+        "repair a copy: ppln convert-recording RECORDING COPY.h5 --repair",
     ],
 )
 def test_other_words_stay(text: str):

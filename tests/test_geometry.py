@@ -153,7 +153,14 @@ def test_calibration_markers_land_where_they_were_clicked():
     P = geometry.dhp19_cameras()
     error = (geometry.project(P[:, None, None], markers) - clicked).norm(dim=-1)
     assert error.isfinite().sum() == 1005
-    assert error.nanmedian() == pytest.approx(1.35, abs=0.01)
+    # Of all clicks of all four cameras: half of them are within 1.352 px. A few clicks were on something
+    # else, 100 px away. Without the 25 that are off by more than 5 px, it is 1.31, as is told with the data.
+    assert error.nanmedian() == pytest.approx(1.352, abs=0.001)
+    near = error < 5
+    assert near.sum() == 980
+    assert error[near].quantile(0.5) == pytest.approx(1.306, abs=0.001)
+    by_camera = [float(of.nanmedian()) for of in error]
+    assert by_camera == pytest.approx([1.34, 1.84, 0.61, 2.40], abs=0.01)
     # v = 260 - v is what fits: a row more or less is worse.
     for height in (259, 261):
         off = geometry.flip_rows(torch.tensor(geometry.DHP19_PUBLISHED, dtype=f64), height)

@@ -102,9 +102,42 @@ def test_a_film_a_table_and_a_motion(recordings, knows, monkeypatch, tmp_path, c
         f"wrote {table}: {len(rows)} skeletons",
         f"wrote {motion}: {len(rows)} skeletons",
         f"network: pose-ppln, trained on {DATA}; cameras: 2 and 3 of DHP19",
-        "sure: 100.0 % of the joints; the others are held where they were",
+        "sure: 100.0 % of the joints",
         f"MPJPE: {off.mean():.1f} mm, of {len(rows)} skeletons with a recorded one",
     ]
+
+
+def test_joints_that_are_not_sure_are_told(recordings, monkeypatch, tmp_path):
+    """Before both cameras first are sure of a joint, it is not held: each time's own estimate is given."""
+    late, never, off = 8, (3, 5), 1_000_000
+
+    def sure(camera: int, times: np.ndarray) -> np.ndarray:
+        high = np.ones((len(times), 13))
+        high[times < off, late] = 0.2
+        high[:, never] = 0.2
+        return high
+
+    def told(high) -> tuple[Posed, list[str]]:
+        found = TrainedNetwork(Knows(high), Card(data=SEEN, name="pose-ppln"), Pose(), None, None)
+        monkeypatch.setattr(trained, "find", lambda _, **wanted: found)
+        made = ppln.pose(recordings, csv=tmp_path / "a.csv", fps=20, overwrite=True)
+        return made, made.text().splitlines()
+
+    made, lines = told(sure)
+    rows = table_of(tmp_path / "a.csv")
+    early = sum(int(row["time_us"]) < off for row in rows)
+    assert 0 < early < len(rows)
+    share = 1 - (len(never) * len(rows) + early) / (13 * len(rows))
+    assert made.sure == pytest.approx(share)
+    assert lines[2:4] == [
+        f"sure: {100 * share:.1f} % of the joints; others stay where they were last sure; "
+        "before they first are, each time's own guess is given",
+        f"never sure: {', '.join(JOINT_NAMES[k] for k in never)}",
+    ]
+    name = JOINT_NAMES[late].replace(" ", "_")
+    assert len({row[f"{name}_x_mm"] for row in rows[:early]}) > 1  # not held
+    _, lines = told(lambda camera, times: np.full((len(times), 13), 0.2))
+    assert lines[3] == "never sure: any joint"
 
 
 def test_neither_table_nor_motion_without_the_film(recordings, knows, monkeypatch, tmp_path):

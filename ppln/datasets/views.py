@@ -27,7 +27,17 @@ from numpy.typing import NDArray
 from ppln.datasets.dhp19_frames import EVENTS_PER_FRAME
 from ppln.events.events import Events, Sensor, concatenate
 from ppln.events.filters import count_pixels, faulty_pixels
-from ppln.events.io import Header, Packet, RecordingError, Tell, detect, events_in_order, iter_packets, told
+from ppln.events.io import (
+    MEND,
+    Header,
+    Packet,
+    RecordingError,
+    Tell,
+    detect,
+    events_in_order,
+    iter_packets,
+    told,
+)
 from ppln.events.recording import Signal, join_signals
 from ppln.geometry import DHP19_CHANNELS, DHP19_SIZE
 from ppln.protocols import CAMERAS, JOINTS
@@ -112,8 +122,8 @@ def open_views(
     """keep_hot_pixels: otherwise their events are left out, as filters.without_hot_pixels does. format,
     options: see ppln.events.io.read_recording."""
     found = [
-        _Found(name, partial(iter_packets, path, format=format, **how), progress)
-        for name, path, how in _cameras([Path(path) for path in paths], format, options)
+        _Found(name, partial(iter_packets, path, format=format, **how), progress, mend)
+        for name, path, how, mend in _cameras([Path(path) for path in paths], format, options)
     ]
     names = " and ".join(one.name for one in found)
     sizes = {one.sensor for one in found}
@@ -139,12 +149,12 @@ def open_views(
 
 def _cameras(
     paths: list[Path], format: str | None, options: dict[str, Any]
-) -> Iterator[tuple[str, Path, dict[str, Any]]]:
-    """Name, path and options of reading, for each camera."""
+) -> Iterator[tuple[str, Path, dict[str, Any], str]]:
+    """Name, path and options of reading, for each camera; and what to do where its time goes back."""
     if len(paths) == 2:
         if paths[0].resolve() == paths[1].resolve():
             raise ValueError(f"both recordings are {paths[0]}; give one of each camera")
-        yield from ((str(path), path, options) for path in paths)
+        yield from ((str(path), path, options, MEND) for path in paths)
         return
     if len(paths) != 1:
         raise ValueError(f"there are {len(paths)} recordings; give two, or one file of several cameras")
@@ -156,15 +166,23 @@ def _cameras(
         )
     if options.get("camera") is not None:
         raise ValueError(f"camera is {options['camera']}, but two are taken of {path}; leave it out")
-    for number in CAMERAS:
-        yield f"{path}, camera {number}", path, {**options, "camera": DHP19_CHANNELS[number - 1]}
+    channels = {number: DHP19_CHANNELS[number - 1] for number in CAMERAS}
+    copies = (
+        f"ppln convert-recording RECORDING camera{number}.h5 --repair --camera {channel}"
+        for number, channel in channels.items()
+    )
+    mend = f"repair a copy of each camera, and give both: {'; '.join(copies)}"
+    for number, channel in channels.items():
+        yield f"{path}, camera {number}", path, {**options, "camera": channel}, mend
 
 
 class _Found:
     """What a first look tells of a camera."""
 
-    def __init__(self, name: str, read: Callable[..., Iterator[Packet]], progress: Tell | None) -> None:
-        self.name, self.read = name, read
+    def __init__(
+        self, name: str, read: Callable[..., Iterator[Packet]], progress: Tell | None, mend: str
+    ) -> None:
+        self.name, self.read, self.mend = name, read, mend
         packets = told(read(), progress, "events read")
         header = next(packets)
         assert isinstance(header, Header)
@@ -190,7 +208,7 @@ class _Found:
 
 
 def _events(of: _Found, hot: NDArray[np.bool_]) -> Iterator[Events]:
-    for packet in events_in_order(of.name, of.read(only_events=True)):
+    for packet in events_in_order(of.name, of.read(only_events=True), of.mend):
         kept = packet[~hot[packet.y, packet.x]] if hot.any() else packet
         if len(kept):
             yield kept

@@ -29,7 +29,7 @@ from ppln.datasets.prepared import FolderManifest, PreparedWindows
 from ppln.datasets.source import DeblurSample
 from ppln.devices import send
 from ppln.events.events import Events, Sensor, concatenate, whole
-from ppln.events.io import Header, RecordingError, iter_packets
+from ppln.events.io import MEND, Header, RecordingError, iter_packets
 from ppln.events.io.hdf5 import Rows, dataset
 from ppln.events.recording import Frames
 from ppln.events.representations import histogram
@@ -162,8 +162,7 @@ class _EventStream:
             if packet.t[0] < self.last:
                 raise RecordingError(
                     f"{self.path}: t goes back from {self.last} to {packet.t[0]} us between two packets; "
-                    "read it whole, with ppln.read_recording and repair=True, and write that with "
-                    "native.write_recording"
+                    f"{MEND}"
                 )
             self.last = int(packet.t[-1])
             if self.last >= start_us:

@@ -36,6 +36,18 @@ _POSE = Optimizer(
     milestones=(10, 15),
     decay=0.1,
 )
+# Of the study of pose (study/pose.py), whose rows are trained like this.
+_POSE_STUDY = Optimizer(
+    optimizer="rmsprop",
+    learning_rate=1e-3,
+    alpha=0.9,
+    eps=1e-7,
+    batch=16,
+    steps=3000,
+    schedule="cosine",
+    warmup_steps=200,
+    clip_norm=10.0,
+)
 # Pictures as large as the data set's, and all of its time stamps.
 _HQF = Deblur(height=180, width=240, times_per_sample=14)
 _DHP19 = Pose(times_per_sample=10)
@@ -161,6 +173,16 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             steps=200,
             batch=4,
             rate=1e-3,
+        ),
+        "shipped": Recipe(
+            "for weights of pose-ppln: people with CMU's motions, data/cmu_bvh.zip; for a large GPU",
+            Train(
+                Pose(motions=Path("data/cmu_bvh.zip"), val_samples=256),
+                Model("pose-ppln"),
+                _POSE_STUDY,
+                Machine(precision="bf16", channels_last=True, keep_samples=True),
+                Run(log_every=50, validate_every=1000, checkpoint_every=500),
+            ),
         ),
         "paper": _paper("the paper's network with PP layers", "pose-ppln", _POSE, _DHP19),
         "paper-calabrese": _paper(

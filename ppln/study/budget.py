@@ -41,7 +41,8 @@ class Reproduce:
     rates: Annotated[tuple[str, ...], "ROW=RATE ..."] = ()
     """Other learning rates than the study's, for some rows, such as unet-14=3e-3. Default: none."""
     steps: int | None = None
-    """Steps of each training, each one update of the weights. Default: as the study has it."""
+    """Steps of each training, each one update of the weights. Those of pose warm up for as large a part of
+    them as in the study. Default: as the study has it."""
     batch: int | None = None
     """Samples of an update. Default: as the study has it."""
     train_samples: int | None = None
@@ -132,7 +133,11 @@ def common(study: Study, how: Reproduce) -> Plain:
     given = {part: {k: v for k, v in new.items() if v is not None} for part, new in changes.items()}
     settings = {part: dict(of) for part, of in study.settings.items()}
     if how.steps is not None:
-        settings["optimizer"].pop("epochs", None)
+        optimizer = settings["optimizer"]
+        optimizer.pop("epochs", None)
+        if study.scales_warmup and {"steps", "warmup_steps"} <= optimizer.keys():
+            part = optimizer["warmup_steps"] / optimizer["steps"]
+            optimizer["warmup_steps"] = round(part * how.steps)
     return _merged(settings, given)
 
 

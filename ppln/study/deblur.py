@@ -137,6 +137,7 @@ STUDY = Study(
             "blurry frame is {value:.2f} dB nearer to the truth. dB lost are counted from there.",
         ),
     ),
+    scales_warmup=False,
     later={"times_per_sample": 1, "edges": 0.0},
     frames=("sharp frames", "times_per_sample"),
     paper=("nrmse", "psnr", "ssim"),

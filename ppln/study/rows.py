@@ -68,9 +68,10 @@ class Table:
     rows: tuple[str, ...]
     """Keys, in order."""
     by: str | None = None
-    """One of the study's parts: a line for each part, a column for each row, of the first metric."""
+    """One of the study's parts: for each test set, a line for each part, a column for each row, of the first
+    metric. Of parts by two columns, such as "movement, subject": a column for each value of the second."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """What parts are called, by the values that tell them; else by these."""
+    """What parts of the study's own test sets are called, by the values that tell them; else by these."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,9 @@ class Study:
     tables: tuple[Table, ...]
     claims: tuple[Claim, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2)
+    scales_warmup: bool = True
+    """Trainings of other lengths, as of a search, warm up for as large a part of their steps. Not where
+    searches are kept whose trainings warmed up for as many steps as the study's."""
     windows: Settings = field(default_factory=lambda: {"data": "windows"})
     """Of the task, for test sets that are read from folders."""
     later: Settings = field(default_factory=dict)
@@ -133,7 +137,8 @@ class Study:
     one_tailed: bool = False
     """Tell one-tailed p-values of claims, too, as the paper does of steering."""
     parts: tuple[str, ...] = ()
-    """Columns of the task's judge, such as night, by which test sets are also judged part by part."""
+    """Columns of the task's judge, such as night, by which test sets are also judged part by part; or two,
+    with a comma between."""
     search: Search | None = None
     title: str = ""
     """Of its page."""

@@ -178,14 +178,15 @@ class Runner:
         )
 
     def _parts(self, found: Evaluation) -> Plain:
-        """The metrics of parts of a test set: by column, by its values."""
+        """The metrics of parts of a test set: by column, or two, by their values."""
         parts: dict[str, Any] = {}
-        for column in self.study.parts:
-            for value in np.unique(found.columns[column]):
-                chosen = found.columns[column] == value
+        for by in self.study.parts:
+            columns = np.stack([found.columns[name] for name in by.split(", ")], 1)
+            for values in np.unique(columns, axis=0):
+                chosen = (columns == values).all(1)
                 metrics = found.task.summarize({name: of[chosen] for name, of in found.columns.items()})
                 told = {name: _number(metric) for name, metric in metrics.items()}
-                parts.setdefault(column, {})[f"{value:g}"] = told
+                parts.setdefault(by, {})[", ".join(f"{value:g}" for value in values)] = told
         return parts
 
     def check_data(self, name: str, data: dict[str, list[float]]) -> None:

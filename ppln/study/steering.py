@@ -177,6 +177,7 @@ def _study(
         ),
         claims=_claims(data),
         seeds=(0, 1, 2, 3, 4),
+        scales_warmup=False,
         later={"inputs": "both", "times_per_sample": 10, "train_every": 1},
         frames=("angles", "times_per_sample"),
         units="RMSE in degrees",

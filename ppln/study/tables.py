@@ -103,20 +103,39 @@ def table(study: Study, table: Table, grouped: Grouped) -> str:
 
 
 def _by_parts(study: Study, table: Table, grouped: Grouped) -> str:
-    """The first metric on the first test set, a line for each part of it."""
-    metric, name = study.metric, next(iter(study.sets))
-    rows = [[f"{_metric(study, metric)}, {name}, by {table.by}", *map(study.row_title, table.rows)]]
-    found: dict[str, dict[str, list[float]]] = {}  # by part, by row
+    """The first metric, a line for each part: one table for each test set."""
+    found = sets_of(grouped)
+    names = sorted(found, key=lambda name: name not in study.sets)  # the study's own first
+    made = (_by_parts_of(name, study, table, grouped) for name in names)
+    return "\n\n".join(filter(None, made)) or "There are no results of parts yet."
+
+
+def _by_parts_of(name: str, study: Study, table: Table, grouped: Grouped) -> str:
+    """Of a test set; nothing, if no part of it is known."""
+    metric, (by, *more) = study.metric, (table.by or "").split(", ")
+    found: dict[str, dict[tuple[str, str], list[float]]] = {}  # by part, by row and the second part
     for key in table.rows:
         for result in grouped.get(key, []):
             parts = result["sets"].get(name, {}).get("parts", {}).get(table.by, {})
             for part, metrics in parts.items():
                 if metric in metrics:
-                    found.setdefault(part, {}).setdefault(key, []).append(float(metrics[metric]))
-    for part in sorted(found, key=lambda part: (len(part), part)):
-        cells = [_mean(found[part].get(key, []), _digits(study, metric)) for key in table.rows]
-        rows.append([table.labels.get(part, part), *cells])
+                    line, _, column = part.partition(", ")
+                    found.setdefault(line, {}).setdefault((key, column), []).append(float(metrics[metric]))
+    if not found:
+        return ""
+    labels = table.labels if name in study.sets else {}  # numbers of others say something else
+    second = sorted({column for cells in found.values() for _, column in cells}, key=_in_order)
+    heads = [(key, column) for key in table.rows for column in second]
+    titles = [", ".join([study.row_title(key), *(f"{of} {column}" for of in more)]) for key, column in heads]
+    rows = [[f"{_metric(study, metric)}, {name}, by {' and '.join([by, *more])}", *titles]]
+    for line in sorted(found, key=_in_order):
+        cells = [_mean(found[line].get(head, []), _digits(study, metric)) for head in heads]
+        rows.append([labels.get(line, line), *cells])
     return grid(rows)
+
+
+def _in_order(part: str) -> tuple[int, str]:
+    return len(part), part
 
 
 def sets_of(grouped: Grouped) -> dict[str, int]:

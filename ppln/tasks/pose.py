@@ -36,7 +36,7 @@ from ppln.tasks.task import Batch, Task, check_data, draw_times, length_of, pick
 
 _OF_PEOPLE = (
     *("height", "width", "train_samples", "val_samples", "test_samples"),
-    *("motions", "substeps", "data_seed"),
+    *("motions", "even_movements", "substeps", "data_seed"),
 )
 
 
@@ -86,6 +86,9 @@ class Pose(Task):
     pixels."""
     motions: Path | None = None
     """A folder or zip of recorded motions, as BVH files. Default: motions made by arithmetic."""
+    even_movements: bool = False
+    """As many samples of each movement of each person. Without it, all motions are as likely, so that most
+    samples are of what was recorded most often."""
     substeps: int = 10
     """About how often the person is drawn from one event frame to the next, to find the events."""
     data_seed: int = 0
@@ -123,6 +126,7 @@ class Pose(Task):
             cameras=CAMERAS,
             frames=EVENT_FRAMES,
             substeps=self.substeps,
+            even=self.even_movements,
             seed=self.data_seed,
             length=length_of(self, split),
         )

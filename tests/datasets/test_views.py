@@ -1,17 +1,20 @@
 """Recordings of two cameras as event frames."""
 
+import re
 import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import moved
 import numpy as np
 import poses
 import pytest
 
 from ppln.datasets.views import Views, open_views
+from ppln.errors import in_options
 from ppln.events import Events
-from ppln.events.io import RecordingError, native
+from ppln.events.io import Options, RecordingError, native
 
 SENSOR = (40, 50)
 SIZE = 2 * 167  # 7,500 of 260 x 346 pixels, for two cameras
@@ -164,3 +167,29 @@ def test_progress_is_told(tmp_path):
     told = []
     open_views(poses.write(tmp_path), progress=lambda *what: told.append(what))
     assert {of for of, _, _ in told} == {"events read"}
+
+
+def test_time_that_goes_back_from_packet_to_packet(tmp_path, monkeypatch):
+    """What the message says to do helps: then frames are those of the file in order."""
+    monkeypatch.setattr("ppln.events.io.aedat2.PIECE", 1 << 10)
+    labels = moved.person(120)
+    camera, x, y, t = moved.seen(labels, per_label=200)
+    later = np.argsort(np.where(t < np.quantile(t, 0.6), t + 10_000_000, t), kind="stable")
+    good = moved.aedat(tmp_path / "good.aedat", (camera, x, y, t))
+    back = moved.aedat(tmp_path / "back.aedat", [of[later] for of in (camera, x, y, t)])
+    with pytest.warns(UserWarning, match="sorted"), pytest.raises(RecordingError) as raised:
+        list(open_views([back], repair=True).frames())
+    told = in_options(str(raised.value), {"repair": "--repair", "camera": "--camera"})
+    assert "t goes back from" in told
+    commands = re.findall(r"ppln convert-recording RECORDING (\S+) --repair --camera (\d)", told)
+    assert [name for name, _ in commands] == ["camera2.h5", "camera3.h5"]
+    for name, channel in commands:
+        with pytest.warns(UserWarning, match="sorted"):
+            native.convert(back, tmp_path / name, options=Options(camera=int(channel), repair=True))
+        with pytest.raises(ValueError, match=r"goes back .*; .*repair=True"):
+            native.convert(back, tmp_path / "not.h5", options=Options(camera=int(channel)))
+    found = list(open_views([tmp_path / name for name, _ in commands]).frames())
+    expected = list(open_views([good]).frames())
+    assert [of[:2] for of in found] == [of[:2] for of in expected]
+    assert len(found) > 1
+    assert all((a.counts == b.counts).all() for a, b in zip(found, expected, strict=True))

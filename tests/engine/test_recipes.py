@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from ppln.engine.arguments import parse
-from ppln.engine.config import Model, Optimizer
+from ppln.engine.config import Model, Optimizer, Run
+from ppln.engine.export import export
 from ppln.engine.recipes import RECIPES, describe, recipe
+from ppln.engine.train import train
 from ppln.engine.trained import find
 from ppln.models import create_model
 from ppln.tasks import TASKS
@@ -33,6 +35,20 @@ def test_recipes_can_be_built(task, name):
 def test_the_command_line_takes_them(task):
     assert parse(task, ["--recipe", "paper"])[0] == recipe(task, "paper")
     assert parse(task, [])[0] == recipe(task, "small")
+
+
+def test_weights_of_pose_are_small_and_say_what_they_saw(tmp_path):
+    """As the recipe has it, but for two steps and small pictures; exported as docs/howto-train.md says."""
+    found = recipe("pose", "shipped")
+    assert found.task.motions == Path("data/cmu_bvh.zip")
+    small = replace(found.task, motions=None, height=32, width=44, train_samples=2, val_samples=1, substeps=2)
+    optimizer = replace(found.optimizer, steps=2, batch=1)
+    machine = replace(found.machine, device="cpu", precision="32")
+    train(replace(found, task=small, optimizer=optimizer, machine=machine, run=Run(tmp_path / "run")))
+    done = export(tmp_path / "run", tmp_path / "pose-ppln.safetensors", dtype="bfloat16")
+    assert done.size_bytes < 2 << 20
+    assert (done.card.name, done.card.dtype) == ("pose-ppln", "bfloat16")
+    assert done.card.data.startswith("pose: people (")
 
 
 def test_fine_tuning_begins_with_the_weights_of_the_package():

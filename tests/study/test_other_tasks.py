@@ -5,10 +5,12 @@ import re
 from dataclasses import replace
 
 import h5py
+import moved
 import numpy as np
 import pytest
 from test_studies import assert_sound
 
+from ppln.datasets import dhp19, dhp19_frames
 from ppln.engine import provenance
 from ppln.models.keras import LAYERS
 from ppln.models.networks import shapes, without_memory
@@ -17,6 +19,7 @@ from ppln.study.budget import Reproduce, train_settings
 from ppln.study.claims import judge
 from ppln.study.reproduce import reproduce
 from ppln.study.rows import Claim, Column, Metric, Row, Search, Study, Table
+from ppln.tasks import Pose
 
 STEERING = Study(
     name="steering",
@@ -76,6 +79,7 @@ POSE = replace(
         replace(row, task={**row.task, "times_per_sample": 1}) if row.key == "once" else row
         for row in STUDIES["pose"].rows
     ),
+    sets={"people": {}, "people-even": {"even_movements": True, "test_samples": 3}},
     seeds=(0,),
 )
 
@@ -156,14 +160,44 @@ def test_a_study_of_pose(tmp_path):
     # Whose samples they are; what is told by parts is what all samples of a part have.
     of = found["results"][0]["sets"]["people"]
     for part in ("subject", "movement"):
+        assert f"3D MPJPE, people-even, by {part}" in text
         told = lines(text, f"By {part}")
         labels = next(table.labels for table in POSE.tables if table.by == part)
         assert told.keys() == {labels.get(value, value) for value in of["parts"][part]}
         count = len(of["parts"][part])
         assert count > 1 or [*of["parts"][part].values()] == [of["metrics"]]
+    pairs = text.partition("### By movement and subject")[2].strip().partition("\n\n")[0].splitlines()
+    assert pairs[0].startswith("| 3D MPJPE, people, by movement and subject ")
+    told = of["parts"]["movement, subject"]
+    for (movement, subject), metrics in ((key.split(", "), metrics) for key, metrics in told.items()):
+        row = lines(text, "By movement and subject")[Pose.movements()[int(movement)]]
+        assert row[f"PPLN, subject {subject}"] == f"{metrics['mpjpe_mm']:.1f}"
+    assert len(found["results"][0]["sets"]["people-even"]["parts"]["movement, subject"]) == 3
     between = found["results"][2]
     assert between["settings"]["task"]["subpixel"]
     assert not between["sets"]["people"]["settings"]["subpixel"]  # the samples are those of all rows
+
+
+def test_windows_of_dhp19_are_shown_with_their_own_numbers(tmp_path, monkeypatch):
+    """All three metrics; movement 9 is none of the names of people's movements."""
+    monkeypatch.setattr(dhp19_frames, "EVENTS_PER_FRAME", moved.FRAME)
+    dhp19.prepare(moved.folder(tmp_path, subjects=(13,)), tmp_path / "dhp19", partial=True)
+    how = Reproduce(tmp_path / "out", device="cpu", rows=("ppln",), windows=(f"real={tmp_path / 'dhp19'}",))
+    with pytest.warns(UserWarning, match="lacks"):
+        _, found = reproduce(POSE, how, print)
+    text = tables.markdown(POSE, found)
+    row = lines(text, "The paper's networks")["PPLN"]
+    metrics = found["results"][0]["sets"]["real"]["metrics"]
+    assert row["3D MPJPE, real"] == f"{metrics['mpjpe_mm']:.1f}"
+    for camera in (2, 3):
+        assert row[f"2D MPJPE, camera {camera}, real"] == f"{metrics[f'mpjpe_px_camera{camera}']:.2f}"
+    for part, number in (("movement", "9"), ("subject", "13")):
+        table = text.partition(f"| 3D MPJPE, real, by {part} ")[2].partition("\n\n")[0].splitlines()
+        cells = [cell.strip() for cell in table[2].strip("|").split("|")]
+        assert len(table) == 3
+        assert cells[0] == number
+        assert f"{metrics['mpjpe_mm']:.1f}" in cells
+    assert "PPLN, subject 13 " in text
 
 
 def test_a_row_that_others_trained(tmp_path, monkeypatch):

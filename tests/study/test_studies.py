@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from ppln.engine.recipes import recipe
 from ppln.models.networks import without_memory
 from ppln.study import STUDIES, portions, tune
 from ppln.study.budget import Reproduce, row_settings, train_settings
+from ppln.study.reproduce import budget, check_budget
 from ppln.study.rows import Study
 from ppln.tasks import TASKS
 
@@ -66,6 +68,49 @@ def test_the_studies_of_steering_that_are_kept_are_of_these_rows(name, tmp_path)
         assert tune.is_complete(study, tried), key
         rate = train_settings(study, study.row(key), 0, how).optimizer.learning_rate
         assert rate == pytest.approx(tune.choice(study, tried, {})["learning_rate"]), key
+
+
+@pytest.mark.parametrize("name", ["steering", "steering-donkey"])
+def test_a_search_that_is_kept_goes_on(name):
+    """Its budget is that of the same command today, warm-up included."""
+    study, kept = STUDIES[name], json.loads((RESULTS / name / "tune.json").read_text())["budget"]
+    check_budget(kept, budget(study, Reproduce(steps=study.search.steps)), name)
+
+
+@pytest.mark.parametrize("name", ["pose", "pose-half"])
+def test_rows_of_pose_are_compared_fairly(name, tmp_path):
+    """What computes all ten times is trained at all ten; and ours are to be better in every metric."""
+    study = STUDIES[name]
+    for row in study.rows:
+        task = train_settings(study, row, 0, Reproduce(tmp_path)).task
+        assert task.times_per_sample == (10 if row.key == "calabrese-mod" else 4), row.key
+        assert task.val_samples == 256
+    claims = {(claim.ours, claim.theirs, claim.metric) for claim in study.claims}
+    assert len(claims) == len(study.claims)
+    for ours in ("ppln", "around", "once", "once-late", "frames"):
+        for theirs in ("calabrese", "calabrese-mod", "calabrese-5"):
+            assert {(ours, theirs, metric) for metric in study.metrics} <= claims
+    assert study.search.close == 5  # mm
+
+
+def test_shipped_weights_of_pose_are_trained_as_the_studys(tmp_path):
+    """Settings of both change together, as when a search takes another rate."""
+    found, study = recipe("pose", "shipped"), STUDIES["pose"]
+    row = train_settings(study, study.row("ppln"), 0, Reproduce(tmp_path))
+    for part in ("task", "model", "optimizer", "machine"):
+        assert getattr(found, part) == getattr(row, part), part
+
+
+@pytest.mark.parametrize(("name", "warmup"), [("pose", 67), ("pose-half", 33)])
+def test_searches_of_pose_warm_up_in_proportion(name, warmup, tmp_path):
+    """Else a third of their steps would be another schedule than that of the study."""
+    study = STUDIES[name]
+    row = study.rows[0]
+    whole = train_settings(study, row, 0, Reproduce(tmp_path)).optimizer
+    part = train_settings(study, row, 0, Reproduce(tmp_path, steps=study.search.steps)).optimizer
+    assert (part.steps, part.warmup_steps) == (whole.steps // 3, warmup)
+    assert part.warmup_steps / part.steps == pytest.approx(whole.warmup_steps / whole.steps, rel=0.01)
+    assert train_settings(study, row, 0, Reproduce(tmp_path, steps=3)).optimizer.warmup_steps == 0
 
 
 @pytest.mark.parametrize("name", ["steering", "steering-donkey"])

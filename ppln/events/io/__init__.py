@@ -43,6 +43,7 @@ from ppln.events.recording import (
 CHUNK = 1 << 20  # events in a packet, at most
 MOST_EMPTY = 1_000_000  # windows in a row without an event that iter_events makes
 MOST_NAMED = 12  # of what is not read, at most
+MEND = "repair a copy: ppln convert-recording RECORDING COPY.h5 --repair"
 
 # Tried in this order: formats with a mark of their own come before those known by their structure.
 FORMATS = (
@@ -210,8 +211,11 @@ def _windows(path: str | Path, packets: Iterator[Packet], window_us: int) -> Ite
         yield concatenate(waiting)
 
 
-def events_in_order(path: str | Path, packets: Iterator[Packet]) -> Iterator[Events]:
-    """The packets of events, none of them empty; an error if a recording has none, or one is too late."""
+def events_in_order(path: str | Path, packets: Iterator[Packet], mend: str = MEND) -> Iterator[Events]:
+    """The packets of events, none of them empty; an error if a recording has none, or one is too late.
+
+    mend: what to do about that.
+    """
     last = 0
     for packet in packets:
         if isinstance(packet, Header):
@@ -220,8 +224,7 @@ def events_in_order(path: str | Path, packets: Iterator[Packet]) -> Iterator[Eve
             continue
         if packet.t[0] < last:
             raise RecordingError(
-                f"{path}: t goes back from {last} to {packet.t[0]} us between two packets; streaming cannot "
-                "mend it: read it whole, with ppln.read_recording and repair=True, and write that"
+                f"{path}: t goes back from {last} to {packet.t[0]} us between two packets; {mend}"
             )
         last = int(packet.t[-1])
         yield packet

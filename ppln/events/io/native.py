@@ -8,6 +8,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -18,7 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.events import Events
-from ppln.events.io import Header, Options, Packet, RecordingError, Tell, detect, iter_packets, sources, told
+from ppln.events.io import (
+    Header,
+    Options,
+    Packet,
+    RecordingError,
+    Tell,
+    detect,
+    iter_packets,
+    read_recording,
+    sources,
+    told,
+)
 from ppln.events.io.hdf5 import (
     SIGNATURE,
     attribute,
@@ -145,23 +157,43 @@ def convert(
 ) -> Counts:
     """Write a recording of any format into ours, in little memory. options: how to read the source.
 
+    With repair, a recording whose time goes back from one packet to another is sorted, whole in memory.
     verify: before the target takes its name, read both again and compare every array.
     progress: called with what is done, how many events, and of how many, where that is known.
     """
     path = _named(target)
     how = {"format": format or detect(source), **vars(options or Options())}
     inputs = sources(source, format=how["format"])
+    is_sorted = how["repair"] and _goes_back(iter_packets(source, **how))
+    read = partial(_sorted if is_sorted else iter_packets, source, **how)
     with put_in_place(path, overwrite=overwrite, inputs=inputs) as aside:
-        packets = told(iter_packets(source, **how), progress, "events written")
+        packets = told(read(), progress, "events written")
         counts = _write(aside, packets, how["format"], COMPRESSION)
         if verify:
             n, what = counts.events, "events compared"
-            wanted = _digests(told(iter_packets(source, **how), progress, what, 0, 2 * n))
+            wanted = _digests(told(read(), progress, what, 0, 2 * n))
             found = _digests(told(iter_packets(aside, format="native"), progress, what, n, 2 * n))
             different = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
             if different:
                 raise RecordingError(f"what was written of {source} differs in {', '.join(different)}")
         return counts
+
+
+def _goes_back(packets: Iterator[Packet]) -> bool:
+    """Whether events or frames come after later ones."""
+    last: dict[type, int] = {}
+    for packet in packets:
+        if isinstance(packet, Events | Frames) and len(packet):
+            if packet.t[0] < last.get(type(packet), 0):
+                return True
+            last[type(packet)] = int(packet.t[-1])
+    return False
+
+
+def _sorted(source: str | Path, **how: Any) -> Iterator[Packet]:
+    recording = read_recording(source, **how)
+    yield from _packets_of(recording)
+    yield from map(Unread, recording.unread)
 
 
 def _named(path: str | Path) -> Path:
@@ -290,8 +322,8 @@ class _Column:
             return
         if self.name in IN_ORDER and self.last is not None and values[0] < self.last:
             raise ValueError(
-                f"{self.name} goes back from {self.last} to {values[0]} us between two packets; read it "
-                "whole, with ppln.read_recording and repair=True, and write that"
+                f"{self.name} goes back from {self.last} to {values[0]} us between two packets; read with "
+                "repair=True, or from Python, write what `ppln.read_recording(path, repair=True)` gives"
             )
         self.last = values[-1]
         self.rows += len(values)

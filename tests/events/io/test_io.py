@@ -181,7 +181,7 @@ def test_time_that_goes_back_between_packets(fake):
     with pytest.raises(RecordingError, match=r"some\.fake: t goes back from 9 to 8 us"):
         read_recording(path)
     for options in ({}, {"repair": True}):
-        with pytest.raises(RecordingError, match=r"from 9 to 8 us between two packets; .* repair=True"):
+        with pytest.raises(RecordingError, match=r"from 9 to 8 us between two packets; repair a copy: ppln "):
             list(iter_events(path, window_us=1, **options))
     with pytest.warns(UserWarning, match="repaired: sorted the events by time, which went back 1 times"):
         events = read_events(path, repair=True)

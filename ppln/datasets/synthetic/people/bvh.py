@@ -99,7 +99,7 @@ def list_bvh(path: str | Path) -> dict[str, str]:
     """The BVH files of a folder and those below it, or of a zip: name without .bvh, path within; in order."""
     path = Path(path)
     if not path.exists():
-        raise FileNotFoundError(f"there is no folder or zip {path}")
+        raise FileNotFoundError(f"motions: there is no folder or zip {path}; give one of BVH files")
     if path.is_dir():
         inside = [str(file.relative_to(path)) for file in path.rglob("*.bvh")]
     else:

@@ -70,11 +70,10 @@ class Clips:
         self.window_count = torch.tensor([len(start) for start in starts])  # [M]
         self.window_first = self.window_count.cumsum(0) - self.window_count
 
-    def pick(self, which: Tensor, when: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Numbers of 0 to 1 -> clip, first frame and span_s of a window. All clips are as likely."""
-        clip = (which * len(self.names)).long()
+    def pick(self, clip: Tensor, when: Tensor) -> tuple[Tensor, Tensor]:
+        """Clips, and numbers of 0 to 1 -> first frame and span_s of a window of each."""
         window = self.window_first[clip] + (when * self.window_count[clip]).long()
-        return clip, self.starts[window], self.spans[window]
+        return self.starts[window], self.spans[window]
 
     def left_s(self, clip: int, frame: int) -> float:
         """How long a clip goes on."""

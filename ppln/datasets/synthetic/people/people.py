@@ -72,7 +72,8 @@ class People(Dataset[PoseSample]):
     motions: a folder or zip of BVH files; None: made ones. cameras: by DHP19's numbers, in this order.
     substeps: how often light is drawn in a frame, about. With 10, hands and feet go no further than 3 pixels
     from one drawing to the next, but for one time in a hundred. events_per_frame: of a camera, on average;
-    None: DHP19's 7,500, in proportion to the pixels.
+    None: DHP19's 7,500, in proportion to the pixels. even: samples take turns through all that each person
+    does, also what few clips show and seldom lies in all pictures; else all clips are as likely.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class People(Dataset[PoseSample]):
         substeps: int = 10,
         events_per_frame: int | None = None,
         camera: EventCamera = CAMERA,
+        even: bool = False,
         seed: int = 0,
         length: int = 10_000,
     ) -> None:
@@ -117,6 +119,10 @@ class People(Dataset[PoseSample]):
         people = [person_of(name) for name in self.clips.names]
         self.subject = torch.tensor([int(name) if name.isdecimal() else -1 for name in people])  # [clips]
         self.movement = torch.tensor([movement_of(name) for name in self.clips.names])  # [clips]
+        turns: dict[tuple[str, int], list[int]] = {}  # clips by person and movement
+        for clip, (person, movement) in enumerate(zip(people, self.movement.tolist(), strict=True)):
+            turns.setdefault((person, movement) if even else ("", 0), []).append(clip)
+        self.turns = [torch.tensor(turns[key]) for key in sorted(turns)]
 
     def __len__(self) -> int:
         return self.length
@@ -226,7 +232,10 @@ class People(Dataset[PoseSample]):
             if not 0 <= index < self.length:
                 raise IndexError(f"index {index} of {self.length} samples")
         draws = Draws(*self._keys("shot"), torch.tensor(chosen))
-        clip, frame, span_s = self.clips.pick(draws.uniform(0, 1, TRIES), draws.uniform(0, 1, TRIES))
+        which, when = draws.uniform(0, 1, TRIES), draws.uniform(0, 1, TRIES)
+        turns = [self.turns[index % len(self.turns)] for index in chosen]
+        clip = torch.stack([of[(row * len(of)).long()] for of, row in zip(turns, which, strict=True)])
+        frame, span_s = self.clips.pick(clip, when)
         tries = Placement(
             clip,  # [B, TRIES]
             frame,

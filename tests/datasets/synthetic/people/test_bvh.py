@@ -169,7 +169,7 @@ def test_folder_and_zip(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="empty holds 0 files"):
         list(read_bvh_folder(tmp_path / "empty"))
-    with pytest.raises(FileNotFoundError, match="no folder or zip"):
+    with pytest.raises(FileNotFoundError, match=r"motions: .* no folder or zip .*; give one of BVH files"):
         list(read_bvh_folder(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match="not a folder or a whole zip"):
         list(read_bvh_folder(tmp_path / "clips" / "readme.txt"))

@@ -336,6 +336,38 @@ def test_movements():
     assert [movement_of(name) for name in ("02_99", "walk", "2_01", "somebody_flies")] == [-1] * 4
 
 
+def done(people, count):
+    """Who does what, by sample."""
+    clips = people.placement(range(count)).clip
+    return list(zip(people.subject[clips].tolist(), people.movement[clips].tolist(), strict=True))
+
+
+def test_movements_of_each_person_take_turns(people):
+    even = People("val", size=SMALL, even=True)
+    everything = {(int(person_of(name)), movement_of(name)) for name in even.clips.names}
+    count = len(everything)
+    found = done(even, 2 * count)
+    assert set(found[:count]) == everything
+    assert found[:count] == found[count:]
+    assert len(set(done(people, count))) < count
+    (one,) = done(even, count)[3:4]
+    assert even.batch([3]).movement.tolist() == [one[1]]
+
+
+@needs_cmu
+def test_all_that_test_persons_do_has_samples():
+    """Dance and balance are one clip each, which seldom lies in all four pictures."""
+    few = set(done(People("test", motions=CMU, size=SMALL, length=64), 64))
+    assert {MOVEMENTS[number] for _, number in few} == {"walk", "run", "jump"}
+    found = done(People("test", motions=CMU, size=SMALL, even=True), 27)
+    names = {(person, MOVEMENTS[number]) for person, number in found}
+    assert names == {
+        *((9, "run"), (16, "walk"), (16, "run"), (16, "jump")),
+        *((49, name) for name in ("walk", "run", "jump", "balance", "dance")),
+    }
+    assert all(found.count(one) == 3 for one in found)
+
+
 @needs_cmu
 def test_every_clip_at_hand_has_a_movement():
     """And where CMU's index has the very word, it is that."""
@@ -416,7 +448,7 @@ def test_bad_motions(tmp_path):
         People("train", motions=tmp_path)
     with pytest.raises(ValueError, match="too few people for the split 'val'"):
         People("val", motions=tmp_path)
-    with pytest.raises(FileNotFoundError, match="no folder or zip"):
+    with pytest.raises(FileNotFoundError, match=r"motions: .* no folder or zip .*; give one of BVH files"):
         People("train", motions=tmp_path / "nowhere")
 
 

@@ -60,6 +60,10 @@ class Task(ABC):
         for evaluation, where nothing is.
         """
 
+    def check_network(self, network: nn.Module) -> None:
+        """An error, if it is made for something else than what it would be given."""
+        return
+
     def predict(self, model: nn.Module, batch: Batch) -> Tensor:
         """[B, T, ...] like the target."""
         return model(batch.x, batch.t)

@@ -138,7 +138,7 @@ STUDY = Study(
         ),
     ),
     later={"times_per_sample": 1, "edges": 0.0},
-    frames=("sharp frames", "times_per_sample"),
+    frames="sharp frames",
     paper=("nrmse", "psnr", "ssim"),
     paper_data="HQF",
     title="The study of deblurring",

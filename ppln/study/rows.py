@@ -125,8 +125,8 @@ class Study:
     """Settings of the task that do not change its samples, such as which inputs are given, with any values:
     rows that differ in these share them. What a row says of these counts in evaluation, too."""
     units: str = ""
-    frames: tuple[str, str] | None = None
-    """What a training compares, and the setting of the task that says how many of a sample."""
+    frames: str = ""
+    """What a training compares with the truth, of which the task says how many there are in a sample."""
     paper: tuple[str, ...] = ()
     """Metrics of which the paper has figures, in its order."""
     paper_data: str = ""

@@ -106,6 +106,10 @@ class Steering(Task):
     def told(self) -> dict[str, Any]:
         return told(DriveManifest, self.folder)
 
+    @property
+    def compared(self) -> int:
+        return min(self.times_per_sample, len(range(0, ROWS, self.train_every)))
+
     def source(self, split: str) -> Source:
         if self.folder is not None:
             windows = DriveWindows(self.folder, split)
@@ -137,7 +141,7 @@ class Steering(Task):
         x = torch.cat(parts, 1)
         every = 1 if positions is None else self.train_every
         of = len(range(0, ROWS, every))
-        rows = every * draw_times(min(self.times_per_sample, of), of, x, positions, seed)  # [B, T]
+        rows = every * draw_times(self.compared, of, x, positions, seed)  # [B, T]
         t = torch.linspace(0, 1, ROWS, device=x.device)[rows]
         return Batch(x, t, pick(samples.angle_deg, rows), {"night": samples.night})
 

@@ -48,6 +48,11 @@ class Task(ABC):
         """What a card tells of prepared data, beside the settings."""
         return {}
 
+    @property
+    def compared(self) -> int:
+        """At how many of a sample's times a training step compares the network with the truth."""
+        return getattr(self, "times_per_sample", 1)
+
     @abstractmethod
     def source(self, split: str) -> Source:
         """The samples of "train", "val" or "test"."""

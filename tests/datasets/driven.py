@@ -10,6 +10,7 @@ import numpy as np
 from recorder import grown, measured, packed_rows
 
 SIZE = (12, 16)
+DARK, BRIGHT = 1502336427, 1500220388  # 2 x (100 + 400) and 2 x (500 + 200) rows are left out
 
 
 def pictures(number: int, *, seed: int = 0, size=SIZE) -> np.ndarray:
@@ -102,6 +103,14 @@ def export(path: Path, rows: int, *, seed: int = 0, size=SIZE) -> Path:
         for name, values in content.items():
             grown(file, name, values, 32, compression="gzip")
     return path
+
+
+def exports(tmp_path: Path) -> Path:
+    """A folder with two of DDD20's recordings."""
+    (tmp_path / "raw" / "fordfocus").mkdir(parents=True)
+    export(tmp_path / "raw" / f"rec{DARK}_export.hdf5", 1400)
+    export(tmp_path / "raw" / "fordfocus" / f"rec{BRIGHT}_export.hdf5", 1700, seed=1)
+    return tmp_path / "raw"
 
 
 def _packet(kind: int, size: int, events: list[bytes]) -> bytes:

@@ -121,6 +121,10 @@ class Study:
     seeds: tuple[int, ...] = (0, 1, 2)
     windows: Settings = field(default_factory=lambda: {"data": "windows"})
     """Of the task, for test sets that are read from folders."""
+    prepared: Settings = field(default_factory=dict)
+    """What the manifest of the task's folder must tell: how its windows were made."""
+    prepare: str = ""
+    """The command that makes them so."""
     later: Settings = field(default_factory=dict)
     """Settings of the task that do not change its samples, such as which inputs are given, with any values:
     rows that differ in these share them. What a row says of these counts in evaluation, too."""

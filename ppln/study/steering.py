@@ -15,6 +15,7 @@ from ppln.study.steering_text import (
     METHOD,
     NOTE,
     NOTE_DONKEY,
+    PREPARE_DONKEY,
     SEARCH,
     WORDS,
     WORDS_DONKEY,
@@ -142,6 +143,7 @@ def _study(
     budget: str,
     task: Settings,
     rate: Settings,
+    **more: Any,
 ) -> Study:
     """name: of the study; data: of its test set."""
     by_light = _BY_LIGHT if data == "driving" else ()
@@ -206,6 +208,7 @@ def _study(
         note=note,
         words=words,
         method=METHOD,
+        **more,
     )
 
 
@@ -235,4 +238,6 @@ DONKEY = _study(
     "One budget: {steps:,} steps of {batch} windows.",
     {"data": "windows", "folder": "data/donkey"},
     _RATES,
+    prepared={"protocol": "donkey, shrunk by 2", "seed": 0, "step": 2},
+    prepare=PREPARE_DONKEY,
 )

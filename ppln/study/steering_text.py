@@ -47,8 +47,10 @@ WORDS = f"""\
 
 {_WORDS}"""
 
+PREPARE_DONKEY = "ppln prepare donkey --raw donkey_track.h5 --out data/donkey --shrink 2"
+
 WORDS_DONKEY = f"""\
-    ppln prepare donkey --raw donkey_track.h5 --out data/donkey --shrink 2
+    {PREPARE_DONKEY}
     ppln reproduce steering-donkey                                              # train and test all
     ppln reproduce steering-donkey --minutes 0 --out here --page docs/study-steering-donkey.md \\
         --add benchmarks/results/steering-donkey/study.json                     # only this page

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ppln.datasets.draws import Draws
+from ppln.datasets.prepared import how_made
 from ppln.datasets.source import SPLITS, Source, check_split
 from ppln.events.events import whole
 
@@ -47,6 +48,12 @@ class Task(ABC):
     def told(self) -> dict[str, Any]:
         """What a card tells of prepared data, beside the settings."""
         return {}
+
+    @property
+    def prepared(self) -> dict[str, Any]:
+        """How the windows of its folder were made, as the manifest there tells; else nothing."""
+        folder = getattr(self, "folder", None)
+        return {} if folder is None else how_made(folder)
 
     @property
     def compared(self) -> int:

@@ -45,6 +45,8 @@ WORDS = f"""\
     ppln reproduce steering --minutes 0 --out here --page docs/study-steering.md \\
         --add benchmarks/results/steering/study.json                            # only this page
 
+[Error against compute](figures/compute-steering.png) is drawn by `benchmarks/compute.py`.
+
 {_WORDS}"""
 
 PREPARE_DONKEY = "ppln prepare donkey --raw donkey_track.h5 --out data/donkey --shrink 2"

@@ -22,7 +22,7 @@ from ppln.events.io.limits import Allowance, decompressed
 REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("object", "<u4")])
 HEAD_BYTES = 16  # of a collection in the heap, and of an object in it
 AT_ONCE = 1 << 16  # rows of references that are read, where they are not in chunks
-KEPT = 1 << 16  # objects whose places are kept: what a row has may lie in several collections
+KEPT = 1 << 16  # objects whose places are kept: the parts of a row may lie in several collections
 
 Reference = tuple[int, int, int]  # length, heap, object
 
@@ -46,13 +46,17 @@ def byte_rows(
         )
     allowance = Allowance(path)
     heaps: dict[int, dict[int, tuple[int, int]]] = {}  # places of objects, by heap
+    kept = 0
 
     def content(reference: Reference, row: int) -> NDArray[np.uint8]:
+        nonlocal kept
         length, where, index = reference
         if where not in heaps:
-            if sum(len(objects) + 1 for objects in heaps.values()) > KEPT:
+            if kept > KEPT:
                 heaps.clear()
+                kept = 0
             heaps[where] = _heap(raw, where)
+            kept += 1 + len(heaps[where])
             allowance.take(HEAD_BYTES * len(heaps[where]))
         start, size = heaps[where].get(index, (0, 0))  # no bytes lie nowhere
         if length > LARGEST_BYTES or size != length:

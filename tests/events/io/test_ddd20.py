@@ -1,4 +1,4 @@
-"""DDD20: recordings, and their exports, from small files in their layouts."""
+"""DDD20: recordings, from small files in their layout."""
 
 import struct
 from pathlib import Path
@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from fuzzing import assert_survives
 from hostile import outcomes
-from recorder import ROOM, grown, measured, packed_rows
+from recorder import ROOM, measured, packed_rows
+from test_ddd20_export import write_export
 
 from ppln.events import RecordingError, read_events, read_recording
-from ppln.events.io import Header, Options, ddd20, detect
+from ppln.events.io import Header, Options, ddd20, detect, heap
 
 START = 1_499_656_391_000_000  # of the computer's clock, us
 
@@ -125,6 +126,17 @@ def test_rows_are_read_as_libhdf5_reads_them(tmp_path):
         for row, parts, here in zip(rows, found, file["dvs/data"], strict=False):
             assert [part.tobytes() for part in parts] == [part.tobytes() for part in here]
             assert b"".join(part.tobytes() for part in parts[1:]) == row
+
+
+@pytest.mark.parametrize("kept", [0, 5, 1 << 16])
+def test_places_of_bytes_are_kept_up_to_a_number(tmp_path, monkeypatch, kept):
+    """Small parts fill up what larger ones have left of earlier collections."""
+    monkeypatch.setattr(heap, "KEPT", kept)
+    usual(tmp_path / "rec.hdf5")
+    read, reads = heap._heap, []
+    monkeypatch.setattr(heap, "_heap", lambda raw, start: reads.append(start) or read(raw, start))
+    assert len(read_events(tmp_path / "rec.hdf5")) == 5
+    assert (len(reads) == len(set(reads))) == (kept == 1 << 16)
 
 
 def test_packets_are_gathered_and_stay_small(tmp_path, monkeypatch):
@@ -257,67 +269,6 @@ def test_survives_damage(tmp_path):
     assert_survives("ddd20", tmp_path / "rec.hdf5")
 
 
-def write_export(path: Path, rows=150, **changes) -> dict:
-    draw = np.random.default_rng(0)
-    content = {
-        "aps_frame": draw.integers(0, 256, (rows, 4, 6), dtype=np.uint8),
-        "dvs_frame": draw.integers(-9, 9, (rows, 4, 6), dtype=np.int16),
-        "steering_wheel_angle": draw.standard_normal(rows),
-        "vehicle_speed": draw.standard_normal(rows).astype(np.float32),
-        "timestamp": draw.standard_normal(rows),
-    } | changes
-    with h5py.File(path, "w") as file:
-        for name, values in content.items():
-            if values is not None and isinstance(values, np.ndarray):
-                grown(file, name, values, 32, compression="gzip")
-            elif values is not None:
-                file[name] = values
-    return content
-
-
-def test_an_export_comes_back_as_written(tmp_path):
-    path = tmp_path / "rec_export.hdf5"
-    written = write_export(path)
-    assert detect(path) == "ddd20_export"
-    recording = read_recording(path)
-    assert recording.sensor == (4, 6)
-    assert recording.events is None
-    assert (recording.frames.images == written["aps_frame"]).all()
-    assert recording.frames.t.tolist() == [50_000 * i for i in range(150)]
-    assert set(recording.signals) == set(written) - {"aps_frame"}
-    for name, found in recording.signals.items():
-        assert found.values.dtype == written[name].dtype
-        assert (found.values == written[name]).all()
-        assert (found.t == recording.frames.t).all()
-    with pytest.raises(RecordingError, match="holds no events"):
-        read_events(path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"dvs_frame": None}, "no dataset dvs_frame"),
-        ({"aps_frame": np.zeros((150, 4, 6))}, "aps_frame is float64"),
-        ({"aps_frame": np.zeros((150, 4), np.uint8)}, "aps_frame is uint8 of shape"),
-        ({"aps_frame": np.zeros((ROOM + 1, 4, 6), np.uint8)}, "dvs_frame has 2048 rows where 4096"),
-        ({"vehicle_speed": [0.0] * 150}, "vehicle_speed has 150 rows where 2048"),
-        ({"timestamp": [1.0] * 150}, "timestamp has 150 rows where 2048"),
-        ({"timestamp": np.ones((150, 2))}, "timestamp is float64 of shape"),
-        ({"vehicle_speed": np.ones(100)}, "vehicle_speed has 128 rows of the 150 that were written"),
-        ({"vehicle_speed": ["fast"] * 150}, "vehicle_speed is object"),
-    ],
-)
-def test_broken_exports_are_refused_by_name(tmp_path, changes, message):
-    write_export(tmp_path / "rec_export.hdf5", **changes)
-    with pytest.raises(RecordingError, match=rf"rec_export.hdf5.*{message}"):
-        read_recording(tmp_path / "rec_export.hdf5", format="ddd20_export")
-
-
-def test_exports_survive_damage(tmp_path):
-    write_export(tmp_path / "rec_export.hdf5", 3)
-    assert_survives("ddd20_export", tmp_path / "rec_export.hdf5")
-
-
 def rewrite(path: Path, name: str, rows: int, stored) -> None:
     """A dataset of so many rows, of which these are stored."""
     with h5py.File(path, "r+") as file:
@@ -328,26 +279,6 @@ def rewrite(path: Path, name: str, rows: int, stored) -> None:
         for row in stored:
             for column in range(3) if old.dtype == object else [...]:
                 data[row, column] = old[row, column]
-
-
-@pytest.mark.parametrize("written", [1, 32, 33, ROOM - 1, ROOM])
-def test_an_export_ends_with_the_last_row_that_was_written(tmp_path, written):
-    path = tmp_path / "rec_export.hdf5"
-    there = write_export(path, written)
-    assert read_recording(path).frames.images.tolist() == there["aps_frame"].tolist()
-    with h5py.File(path, "r+") as file:  # the same, with every row stored
-        for name in list(file):
-            values = file[name][:]
-            del file[name]
-            file[name] = values
-    recording = read_recording(path)
-    assert len(recording.frames) == written
-    assert {len(signal.t) for signal in recording.signals.values()} == {written}
-
-
-def test_an_export_without_time_stamps_ends_with_the_last_row_that_is_stored(tmp_path):
-    write_export(tmp_path / "rec_export.hdf5", timestamp=None)
-    assert len(read_recording(tmp_path / "rec_export.hdf5").frames) == 160  # blocks of 32
 
 
 def test_a_recording_with_nothing_written(tmp_path):

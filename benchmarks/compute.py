@@ -1,16 +1,18 @@
-"""Error against compute, of the rows of a study of steering or pose: GFLOP and time of a window, a picture.
+"""Error against compute, of the rows of a study of steering or pose: GFLOP and time of an angle or a window.
 
-    python benchmarks/compute.py steering out/compute.json --picture out/compute.png
+    OMP_NUM_THREADS=1 python benchmarks/compute.py steering benchmarks/results/compute_steering_cpu.json \\
+        --picture docs/figures/compute-steering.png
     python benchmarks/compute.py steering-donkey out/compute.json --size 60 80
     OMP_NUM_THREADS=2 python benchmarks/compute.py pose benchmarks/results/pose_cpu.json --size 260 344 \\
         --rounds 9 --rows ppln ppln-released calabrese calabrese-mod calabrese-5 plain-t around once \\
         once-late frames once-plain-t once-late-plain-t frames-plain-t
 
-One window at a time, at ten times each: ten rows of a drive, or ten event frames of two cameras.
+One window at a time, at ten times each: ten rows of a drive, or ten event frames of two cameras. An angle of
+steering costs a tenth of a window.
 Multiplications and additions are those of convolutions and linear layers, by torch's own count; milliseconds
 are medians of rounds in which all take turns, ratios (to the first row) those of each round; on a CPU, of the
 processor's time: others may use it, too. On a GPU in bf16. Errors are those of
-benchmarks/results/STUDY/study.json, means over seeds; without these, there is no picture.
+benchmarks/results/STUDY/study.json, means over seeds; of rows without these, there is no picture.
 """
 
 import argparse
@@ -32,6 +34,7 @@ from ppln.study.rows import Row, Study
 RESULTS = Path(__file__).parent / "results"
 TIMES = 10
 IMAGES = {"steering": 1, "pose": 2}  # of a window
+COUNTED = {"steering": ("an angle", TIMES), "pose": ("a window", 1)}  # and how many of them a window has
 ALONE = ("steering-hu", "pose-calabrese")  # which see one time only: a pass for each
 AS_LONG = ("-frames", "-events", "-every-2", "-between")  # rows that compute what others do
 
@@ -83,38 +86,55 @@ def measured(
     return found
 
 
-def draw(path: Path, study: Study, found: dict[str, dict[str, float]], where: str) -> None:
+def each(study: Study, values: dict[str, float]) -> dict[str, float]:
+    """What was measured of a window, of each that is counted."""
+    what, count = COUNTED[study.task]
+    if count == 1:
+        return values
+    more = {f"{name}_{what.replace(' ', '_')}": values[name] / count for name in ("gflop", "ms", "cpu_ms")}
+    return {**values, **more}
+
+
+def draw(path: Path, study: Study, found: dict[str, dict[str, float]], where: str, on_cpu: bool) -> None:
     import matplotlib.pyplot as plt
     from matplotlib.ticker import LogLocator
 
+    what, count = COUNTED[study.task]
+    time_name, time_unit = ("cpu_ms", "ms of the processor") if on_cpu else ("ms", "ms")
+    labels = f"GFLOP {what}", f"{time_unit} {what}, {where}"
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True, layout="constrained")
-    for axis, name, label in zip(
-        axes, ("gflop", "ms"), ("GFLOP a window", f"ms a window, {where}"), strict=True
-    ):
+    for axis, name, label in zip(axes, ("gflop", time_name), labels, strict=True):
         for key, of in found.items():
             colour = "tab:orange" if "ppln" in study.row(key).model else "tab:blue"
-            axis.plot(of[name], of[study.metric], "o", color=colour)
-            axis.annotate(key, (of[name], of[study.metric]), (4, 4), textcoords="offset points", fontsize=8)
+            at = of[name] / count, of[study.metric]
+            text = key if of["seeds"] > 1 else f"{key} (one seed)"
+            axis.plot(*at, "o", color=colour)
+            axis.annotate(text, at, (4, 4), textcoords="offset points", fontsize=8)
         axis.set_xscale("log")
         axis.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter("{x:g}")
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel(f"{study.metrics[study.metric].title}, mean over seeds")
+    axes[0].set_ylabel(
+        ", ".join(filter(None, [study.units or study.metrics[study.metric].title, "mean of seeds"]))
+    )
     figure.suptitle(f"{study.title}: orange with PP layers, blue without")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
 
-def errors(study: Study) -> dict[str, float]:
-    """The study's first metric by row, as far as there are results."""
+def errors(study: Study) -> dict[str, dict[str, float]]:
+    """The study's first metric by row, and of how many seeds, as far as there are results."""
     file = RESULTS / study.name / "study.json"
     if not file.exists():
         return {}
     sign = -1 if study.metrics[study.metric].better == "lower" else 1
     results = portions.read(file)["results"]
-    return {key: sign * tables.mean_of(study, mine) for key, mine in tables.grouped(study, results).items()}
+    return {
+        key: {study.metric: sign * tables.mean_of(study, mine), "seeds": len(mine)}
+        for key, mine in tables.grouped(study, results).items()
+    }
 
 
 def main(
@@ -127,20 +147,20 @@ def main(
         raise SystemExit(f"there are no results of the study {study} to draw; leave out --picture")
     keys = rows or [row.key for row in of.rows if row.key in known or not known]
     found = measured([of.row(key) for key in keys if rows or not key.endswith(AS_LONG)], size, rounds, device)
+    found = {key: {**each(of, values), **known.get(key, {})} for key, values in found.items()}
     for key, values in found.items():
-        if key in known:
-            values[of.metric] = known[key]
         line = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
         print(f"{key:24}{line}")
     where = (
-        torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+        torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     about = provenance.about(command=False)
     told = {"study": study, "size": size, "times": TIMES, "on": where, "about": about, "rows": found}
     out.write_text(json.dumps(told, indent=1, default=str) + "\n")
     if picture is not None:
-        draw(picture, of, {key: values for key, values in found.items() if key in known}, where)
+        drawn = {key: values for key, values in found.items() if key in known}
+        draw(picture, of, drawn, where, on_cpu=device.type == "cpu")
 
 
 if __name__ == "__main__":

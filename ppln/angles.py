@@ -1,7 +1,7 @@
 """A recording and a network -> the angle of the steering wheel, at any times.
 
-    footage = open_footage("rec.h5")
-    for time_us, angle_deg, true_deg in Angles(network, footage, hz=100): ...
+    footage = open_footage("rec.h5", largest=size)
+    for time_us, angle_deg, true_deg in Angles(network, footage, size, hz=100): ...
 
 Networks take ten rows, a window, and t = 0 is the end of the first of them, t = 1 that of the last, 0.45 s
 later. So that no time lies between two windows, each begins with the last row of the one before it; that time
@@ -55,16 +55,21 @@ class Part(NamedTuple):
 class Angles:
     """Iterate over it for the angles, in order of time; the network is put into eval mode.
 
-    hz       angles per second, from the end of the first row on
-    film_hz  the same, of `views`. None: there are none
-    size     to which pictures are scaled. None: as recorded
+    size          of the pictures that the network was trained on (ppln.tasks.trained_on.training tells), to
+                  which those recorded are scaled: other sizes cost many degrees. None: as recorded
+    hz            angles per second, from the end of the first row on
+    film_hz       the same, of `views`. None: there are none
+    network_name  what the network is called, where it is known
+    trained_on    what data it was trained on, in words, where it is known
     """
 
     network: Any  # one for steering
     footage: Footage
+    size: Sensor | None
     hz: float = ROWS_HZ
     film_hz: float | None = None
-    size: Sensor | None = None
+    network_name: str = ""
+    trained_on: str = ""
 
     def __post_init__(self) -> None:
         check_hz(self.hz, self.film_hz)

@@ -120,7 +120,9 @@ def steer(recording: str | Path, out: str | Path | None = None, **options: Any) 
         made = ppln.steer("rec.hdf5", "wheel.mp4", hz=100)
         print(made.text())
 
-        for time_us, angle_deg, true_deg in ppln.steer("rec.hdf5", hz=100): ...
+        angles = ppln.steer("rec.hdf5", hz=100)
+        print(angles.network_name, "trained on", angles.trained_on)
+        for time_us, angle_deg, true_deg in angles: ...
 
     out       the film to write: .mp4, .gif, or a folder of PNG files
     options   those of `ppln steer`, by the names that SteerOptions and ppln.events.io.Options give them, such
@@ -128,7 +130,8 @@ def steer(recording: str | Path, out: str | Path | None = None, **options: Any) 
 
     With out, or csv, it is written, and it is told what was; with neither, nothing is written, and one can
     iterate over the angles, in degrees and positive to the left: time_us, angle_deg, and true_deg, which is
-    None where it was not recorded. What is left out, or in doubt, is a warning.
+    None where it was not recorded. What is iterated over has the attributes network_name and trained_on, the
+    data that the network was trained on. What is left out, or in doubt, is a warning.
     """
     given = {**options, "recording": recording, "out": out}
     if given.get("hz", 0) is None:
@@ -260,7 +263,7 @@ class _Work:
                 f"note: pictures of {footage.size.height} x {footage.size.width} are squeezed to "
                 f"{size.height} x {size.width}, on which {self.name} was trained"
             )
-        return Angles(self.network, footage, how.hz, film_hz, size)
+        return Angles(self.network, footage, size, how.hz, film_hz, self.name, self.training.data)
 
 
 class _Error:

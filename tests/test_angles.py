@@ -1,5 +1,7 @@
 """Angles of the steering wheel, from rows and a network."""
 
+import re
+from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 import torch
 from drives import ROW_US, SIZE, drive, sample
 
+import ppln
 from ppln import create_model
 from ppln.angles import Angles, check_network, true_angles
 from ppln.datasets.ddd20_rows import added_counts, scaled_frames
@@ -51,7 +54,7 @@ def test_angles_are_those_of_the_task(name, inputs, path):
     """On the same rows: windows begin at rows 0, 9, 18, and the last one at 22, of 32."""
     net = network(name, inputs=inputs)
     footage = open_footage(path, events=inputs != "frames")
-    found = list(Angles(net, footage))
+    found = list(Angles(net, footage, None))
     assert [angle.time_us for angle in found] == drive().frames.t.tolist()
     assert len(found) == 32
     for first, new in ((0, 0), (9, 1), (18, 1), (22, 6)):
@@ -66,7 +69,7 @@ def test_angles_are_those_of_the_task(name, inputs, path):
 
 def test_times_between_rows(path):
     net = network()
-    found = [angle for angle in Angles(net, open_footage(path), hz=33)]
+    found = [angle for angle in Angles(net, open_footage(path), None, hz=33)]
     step = 1_000_000 / 33
     assert [angle.time_us for angle in found] == [
         ROW_US + round(k * step) for k in range(int(31 * ROW_US // step) + 1)
@@ -83,17 +86,17 @@ def test_one_trunk_pass_a_window(path):
     net.trunk.register_forward_hook(lambda *_: calls.append(1))
     for hz in (1, 20, 777):
         calls.clear()
-        parts = list(Angles(net, open_footage(path), hz=hz, film_hz=50).parts())
+        parts = list(Angles(net, open_footage(path), None, hz=hz, film_hz=50).parts())
         assert len(calls) == len(parts) == 4
         assert [part.rows for part in parts] == [10, 19, 28, 32]
     calls.clear()
-    assert len(list(Angles(net, open_footage(path), hz=1))) == 2
+    assert len(list(Angles(net, open_footage(path), None, hz=1))) == 2
     assert len(calls) == 2  # windows of which nothing is asked
 
 
 def test_each_time_is_in_one_window(path):
     for hz in (20, 33, 1000):
-        times = [angle.time_us for angle in Angles(network(), open_footage(path), hz=hz)]
+        times = [angle.time_us for angle in Angles(network(), open_footage(path), None, hz=hz)]
         gaps = np.diff(times)
         assert (np.abs(gaps - 1e6 / hz) < 1).all()
         assert times[0] == ROW_US
@@ -101,7 +104,7 @@ def test_each_time_is_in_one_window(path):
 
 
 def test_views_are_of_the_row_that_had_just_ended(path):
-    parts = list(Angles(network(), open_footage(path), hz=1, film_hz=33).parts())
+    parts = list(Angles(network(), open_footage(path), None, hz=1, film_hz=33).parts())
     views = [view for part in parts for view in part.views]
     images = drive().frames.images
     assert len(views) == 52
@@ -128,7 +131,7 @@ def test_windows_do_not_cross_a_pause(tmp_path):
     net = network()
     footage = open_footage(tmp_path / "a.h5")
     assert [len(run) for run in footage.runs] == [14, 17]
-    found = {angle.time_us: angle for angle in Angles(net, footage)}
+    found = {angle.time_us: angle for angle in Angles(net, footage, None)}
     assert not [t for t in found if 14 * ROW_US < t < 2_000_000 + 16 * ROW_US]
     for run, first in ((0, 0), (1, 15)):
         expected = by_task(net, whole, first)
@@ -139,7 +142,7 @@ def test_windows_do_not_cross_a_pause(tmp_path):
 
 def test_pictures_are_scaled_as_drives_are_prepared(path):
     net, size = network(), Sensor(12, 20)
-    found = [angle.angle_deg for angle in Angles(net, open_footage(path), size=size)]
+    found = [angle.angle_deg for angle in Angles(net, open_footage(path), size)]
     rows = sample(drive(), 0)
     small = SteeringSample(
         torch.from_numpy(scaled_frames((rows.aps[0] * 255).round().numpy(), size)).float()[None] / 255,
@@ -153,11 +156,26 @@ def test_pictures_are_scaled_as_drives_are_prepared(path):
     assert np.abs(np.subtract(found[:ROWS], by_task(net, drive(), 0))).max() > 1e-4
 
 
+def test_the_parts_give_what_the_whole_does(tmp_path):
+    """As the documentation takes them: the size of pictures is the card's, and cannot be forgotten."""
+    native.write_recording(drive(), tmp_path / "drive.h5")
+    text = (Path(__file__).parents[1] / "docs" / "howto-steer.md").read_text()
+    code = next(of for of in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "taken_apart" in of)
+    known = {"ppln": ppln}
+    with chdir(tmp_path):
+        exec(code, known)
+        whole = ppln.steer("drive.h5", hz=100, device="cpu")
+        assert known["taken_apart"] == list(whole)
+    assert (whole.network_name, whole.trained_on) == ("steering-ppln", "synthetic drives (driving)")
+    with pytest.raises(TypeError, match="size"):
+        Angles(whole.network, whole.footage)
+
+
 def test_events_are_not_lost_on_smaller_pixels(path):
     """A count of 1 on nine pixels is no count of 0 on each."""
     footage = open_footage(path)
     row = next(iter(footage.rows()))
-    angles = Angles(network(), footage, size=Sensor(3 * SIZE[0], 3 * SIZE[1]))
+    angles = Angles(network(), footage, Sensor(3 * SIZE[0], 3 * SIZE[1]))
     counts = angles._fitted(row).dvs.numpy()
     np.testing.assert_allclose(9 * counts[1::3, 1::3], row.counts, atol=1e-6)
     assert np.abs(row.counts).max() > 0
@@ -167,7 +185,7 @@ def test_events_of_the_size_of_the_network_stay(path):
     size = Sensor(12, 20)
     footage = open_footage(path, simulate_events=True, largest=size)
     row = next(iter(footage.rows()))
-    fitted = Angles(network(), footage, size=size)._fitted(row)
+    fitted = Angles(network(), footage, size)._fitted(row)
     assert fitted.aps.shape == size
     assert (fitted.dvs.numpy() == row.counts).all()
 
@@ -177,7 +195,7 @@ def test_angles_that_are_not_finite_are_told(path):
     with torch.no_grad():
         net.linear3.bias.fill_(torch.nan)
     with pytest.raises(ValueError, match="the network gives angles at 500000 us that are not finite"):
-        list(Angles(net, open_footage(path)))
+        list(Angles(net, open_footage(path), None))
 
 
 def test_true_angles_are_between_those_recorded():
@@ -193,9 +211,9 @@ def test_wrong_arguments(path):
     footage = open_footage(path)
     for hz in (0, -1, 10_001, float("nan")):
         with pytest.raises(ValueError, match=f"^hz is {hz}; give a number above 0, at most 10,000"):
-            Angles(network(), footage, hz=hz)
+            Angles(network(), footage, None, hz=hz)
     with pytest.raises(ValueError, match=r"^film_hz is 0"):
-        Angles(network(), footage, film_hz=0)
+        Angles(network(), footage, None, film_hz=0)
     for task in TASKS.values():
         if task is not Steering:
             with pytest.raises(ValueError, match="give one for steering, such as 'steering-ppln'"):

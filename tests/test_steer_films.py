@@ -159,7 +159,7 @@ def test_the_network_of_the_package(tmp_path):
     assert made.trained_on == "synthetic drives (driving)"
     footage = open_footage(tmp_path / "a.h5")
     net = ppln.create_model("steering-ppln", pretrained=True)
-    expected = [angle.angle_deg for angle in Angles(net, footage, size=Sensor(128, 172))]
+    expected = [angle.angle_deg for angle in Angles(net, footage, Sensor(128, 172))]
     found = [float(row["angle_deg"]) for row in table_of(tmp_path / "a.csv")]
     np.testing.assert_allclose(found, expected, atol=2e-3)
 

@@ -128,8 +128,8 @@ class DDD20Recordings:
 
     raw: Path
     """The folder with DDD20's recordings, also in folders in it: as recorded (rec*.hdf5), or as the data
-    set's own tools export them, every 50 ms (rec*_export.hdf5). The package has no copy of them; download
-    them from the page of the data set."""
+    set's own tools export them, every 50 ms (rec*_export.hdf5); where there are both, the export is taken.
+    The package has no copy of them; download them from the page of the data set."""
     out: Path = Path("data/ddd20")
     """The folder to write to. The same command goes on where an earlier one was interrupted."""
     partial: bool = False
@@ -234,7 +234,8 @@ def run(how: WantedFolder, screen: Screen) -> str:
         counts += f"; left out between these: {between:,}"
     lines = []
     for path in summary.ignored:
-        fault = dhp19.fault(path) if isinstance(how, DHP19Movements) else None
+        known = {DHP19Movements: dhp19.fault, DDD20Recordings: ddd20.fault}.get(type(how))
+        fault = known(path) if known else None
         told = printable(str(path))
         lines.append(f"left out: {told}: {fault}" if fault else f"not a recording: {told}")
     if isinstance(how, DHP19Movements):

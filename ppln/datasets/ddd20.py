@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from ppln.datasets import ddd20_rows
 from ppln.datasets.drives import Block, DriveFolder, DriveManifest
 from ppln.datasets.folders import How, Preparation, make
-from ppln.datasets.raw import by_name, check_complete, find_folder
+from ppln.datasets.raw import by_name, check_complete, files_in, find_folder
 from ppln.datasets.source import SPLITS
 from ppln.events.events import whole
 from ppln.events.io import RecordingError
@@ -199,27 +199,36 @@ def _across(rows: NDArray[np.int64], test: int) -> Selection:
 
 
 def find_recordings(raw: Path | str, *, partial: bool = False) -> tuple[list[Path], list[Path]]:
-    """Those of the protocol in a folder and the folders in it; and others, which have its names alone.
+    """Those of the protocol in a folder and the folders in it; and others: those that have its names alone,
+    and raw ones of which there is the export (`fault`).
 
     A missing one is an error that names it; with partial, as long as there is one at all, it is none.
     """
     raw = find_folder(raw, "DDD20's recordings")
     found: dict[int, Path] = {}
     ignored: list[Path] = []
-    for file in sorted(raw.rglob("rec*")):
+    for file in files_in(raw):
         if not NAME.fullmatch(file.name) or not file.is_file():
             continue
         number = _number(file)
         if number not in RECORDINGS:
             ignored.append(file)
             continue
-        if number in found:
-            raise ValueError(f"raw: {found[number]} and {file} are one recording; keep one in {raw}")
-        found[number] = file
+        other = found.setdefault(number, file)
+        if _is_export(other) == _is_export(file) and other != file:
+            raise ValueError(f"raw: {other} and {file} are one recording; keep one in {raw}")
+        if other != file:  # the field's exporter leaves its file beside the raw one
+            found[number], left = (file, other) if _is_export(file) else (other, file)
+            ignored.append(left)
     missing = [f"rec{number}" for number in RECORDINGS if number not in found]
     example = f"rec{next(iter(RECORDINGS))}_export.hdf5 or rec{next(iter(RECORDINGS))}.hdf5"
     check_complete(raw, "DDD20", "recordings", len(found), missing, example, partial)
     return list(found.values()), ignored
+
+
+def fault(source: Path) -> str | None:
+    """Why a recording of the protocol is left out; None: it is none of them."""
+    return "there is its export, which is taken" if _number(source) in RECORDINGS else None
 
 
 def missing(manifest: DriveManifest) -> tuple[str, ...]:
@@ -227,6 +236,10 @@ def missing(manifest: DriveManifest) -> tuple[str, ...]:
     if not manifest.protocol.startswith("ddd20"):
         return ()
     return tuple(name for number in RECORDINGS if (name := f"rec{number}") not in manifest.recordings)
+
+
+def _is_export(path: Path) -> bool:
+    return "_export" in path.name
 
 
 def _number(path: Path) -> int:

@@ -19,9 +19,9 @@ from ppln.datasets.drives import signed_counts
 from ppln.datasets.folders import in_blocks
 from ppln.events.events import Events, Sensor, concatenate
 from ppln.events.io import RecordingError, detect, iter_packets
-from ppln.events.io.ddd20 import SENSOR
-from ppln.events.io.ddd20_export import PERIOD_US
-from ppln.events.io.hdf5 import check_length, dataset, datasets, look, opened
+from ppln.events.io.ddd20 import SENSOR, measured, received
+from ppln.events.io.ddd20_export import PERIOD_US, as_written
+from ppln.events.io.hdf5 import dataset, look, opened
 from ppln.events.recording import Frames
 
 SIZE = Sensor(128, 172)  # of what is made of a picture
@@ -50,21 +50,21 @@ def read_labels(path: Path) -> Labels:
 
 
 def _labels_of_export(file: Any) -> Labels:
-    columns = [dataset(file, name, 1, "iuf") for name in SIGNALS]
-    pictures = [dataset(file, name, 3, "iuf") for name in PICTURES]
-    check_length(file, [*columns, *pictures], len(columns[0]))
-    if pictures[0].shape != pictures[1].shape:
-        shapes = " and ".join(str(rows.shape) for rows in pictures)
+    columns = [dataset(file, name, 1, "iuf", grows=True) for name in SIGNALS]
+    pictures = [dataset(file, name, 3, "iuf", grows=True) for name in PICTURES]
+    *columns, aps, dvs = as_written(file, [*columns, *pictures])
+    if aps.shape != dvs.shape:
+        shapes = f"{aps.shape} and {dvs.shape}"
         raise RecordingError(f"{file.filename}: {' and '.join(PICTURES)} are {shapes}; expected one size")
     angle, speed = (column.whole().astype(np.float32) for column in columns)
     return Labels(np.arange(len(angle), dtype=np.int64) * PERIOD_US, angle, speed)
 
 
 def _labels_of_raw(file: Any, path: Path) -> Labels:
-    received = dataset(file, "dvs/timestamp", 1, "iu")
-    if not len(received):
+    packets = received(file)
+    if not len(packets):
         raise RecordingError(f"{path} holds no packet of the camera; is the recording whole?")
-    first, last = int(received[0]), int(received[len(received) - 1])
+    first, last = int(packets[0]), int(packets[len(packets) - 1])
     if last - first > LONGEST_US:
         raise RecordingError(f"{path} goes from {first} to {last} us: longer than any drive; it is damaged")
     t_us = np.arange(first, last - PERIOD_US + 1, PERIOD_US, dtype=np.int64)
@@ -72,14 +72,10 @@ def _labels_of_raw(file: Any, path: Path) -> Labels:
     for name in SIGNALS:
         if look(file, name) is None:
             raise RecordingError(f"{path} has no {name}, without which there is nothing to learn from")
-        (times,) = datasets(file, [f"{name}/timestamp"], "iu")
-        values = dataset(file, f"{name}/data", None, "iuf")
-        check_length(file, [values], len(times))
-        if values.data.size != len(times):
-            raise RecordingError(f"{path}: {name}/data is {values.shape}; expected one number for each time")
+        times, values = measured(file, name)
         order = np.argsort(when := times.whole().astype(np.int64), kind="stable")
         when = np.concatenate([[first - 2 * OLD_US], when[order]])
-        known = np.concatenate([[np.nan], values.whole().reshape(-1)[order]])
+        known = np.concatenate([[np.nan], values.whole()[order, 1]])
         last_one = np.searchsorted(when[1:], t_us + PERIOD_US)
         stale = when[last_one] < t_us - OLD_US
         found.append(np.where(stale, np.nan, known[last_one]).astype(np.float32))
@@ -99,7 +95,7 @@ def iter_pictures(
 
 def _from_export(path: Path, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray, NDArray]]:
     with opened(path) as file:
-        aps, dvs = (dataset(file, name, 3, "iuf") for name in PICTURES)
+        aps, dvs = (dataset(file, name, 3, "iuf", grows=True) for name in PICTURES)
         for row in rows.tolist():
             yield aps[row], dvs[row]
 

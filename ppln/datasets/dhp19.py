@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from ppln.datasets import dhp19_frames as frames
 from ppln.datasets.folders import How, Preparation, in_blocks, make
 from ppln.datasets.movements import SIZE, MovementFolder, MovementManifest, split_of
-from ppln.datasets.raw import by_name, check_complete, find_folder
+from ppln.datasets.raw import by_name, check_complete, files_in, find_folder
 from ppln.events.events import whole
 from ppln.events.io import RecordingError, regular
 from ppln.events.io.aedat2 import iter_mixed
@@ -288,7 +288,7 @@ def find_movements(raw: Path | str, *, partial: bool = False) -> tuple[list[Path
     raw = find_folder(raw, "DHP19's recordings")
     found: dict[Who, Path] = {}
     ignored: list[Path] = []
-    for file in sorted((*raw.rglob("mov*.aedat"), *raw.rglob("S*events.h5"))):
+    for file in files_in(raw):
         if not _match(file):
             continue
         who = _who(file)

@@ -318,6 +318,6 @@ def _counted(
 
 def _exported(path: Path, ends: Iterable[int]) -> Iterator[NDArray[np.int16]]:
     with opened(path) as file:
-        counts = dataset(file, "dvs_frame", 3, "iuf")
+        counts = dataset(file, "dvs_frame", 3, "iuf", grows=True)
         for end in ends:
             yield counts[end // PERIOD_US]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from ppln.datasets.source import check_split
 from ppln.events.events import Sensor
 from ppln.events.io.hdf5 import open_file
-from ppln.forms import check_form, parse_json, read_bytes
+from ppln.forms import check_form, parse_json, read_bytes, read_json
 
 MANIFEST = "manifest.json"
 
@@ -79,6 +79,15 @@ def told(kind: type[FolderManifest], folder: Path | None) -> dict[str, Any]:
     first = next(iter(manifest.recordings.values()), None) if manifest else None
     size = {} if first is None else {"height": first.height, "width": first.width}
     return {"protocol": manifest.protocol, **size} if manifest else {}
+
+
+def how_made(folder: Path) -> dict[str, Any]:
+    """The settings in the manifest of a folder, of whatever task; nothing, where there is none."""
+    path = folder / MANIFEST
+    if not path.exists():
+        return {}
+    content = read_json(path, {str: object})
+    return {name: value for name, value in content.items() if name not in ("format", "version", "recordings")}
 
 
 def _form(kind: type[Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What `ppln prepare` is given: recordings, folders of them, and data sets that should be whole."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -39,6 +40,21 @@ def find_folder(raw: Path | str, holds: str) -> Path:
     if not raw.is_dir():
         raise FileNotFoundError(f"there is no folder {raw}; give the one that holds {holds}")
     return raw
+
+
+def files_in(folder: Path) -> list[Path]:
+    """All files in a folder and the folders in it, in order. Links are followed, each folder is read once."""
+    found: list[Path] = []
+    seen: set[str] = set()
+    for place, inside, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:  # a link led here again
+            inside.clear()
+            continue
+        seen.add(real)
+        inside.sort()
+        found += [Path(place, name) for name in files]
+    return sorted(found)
 
 
 def check_complete(

@@ -17,7 +17,6 @@ from ppln.engine.recipes import RECIPES, describe, recipe
 from ppln.engine.stored import build, read
 from ppln.errors import HELP, Help
 from ppln.forms import errors_of
-from ppln.models.networks import without_memory
 from ppln.options import Command, command
 from ppln.progress import Screen
 from ppln.tasks import TASKS, Task
@@ -117,7 +116,7 @@ def parse(task: str, words: Sequence[str]) -> tuple[Train, Invocation]:
     refuse_idle(config.task, given["task"])
     if before is not None:
         check_resumable(before, config)
-    asked.flagged(partial(without_memory, config.model.name, config.model.options))  # it can be made
+    asked.flagged(config.check_network)
     return config, start
 
 

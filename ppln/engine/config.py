@@ -4,13 +4,13 @@ recipes.py has some by name, arguments.py reads them from the command line, stor
 """
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from ppln.forms import check_least, convert
 from ppln.models import list_models
-from ppln.models.networks import NETWORKS
+from ppln.models.networks import NETWORKS, all_options, without_memory
 from ppln.names import meant
 from ppln.tasks import Task
 
@@ -201,6 +201,15 @@ class Train:
                 f"network is {self.model.name!r}, which has nothing to train; "
                 f"run: ppln evaluate {self.model.name}"
             )
+        options, known = dict(self.model.options), all_options(self.model.name, {})
+        for name in known.keys() & set(self.task.asked):  # what the network is given is said once
+            if known[name] != (value := getattr(self.task, name)):
+                options.setdefault(name, value)
+        object.__setattr__(self, "model", replace(self.model, options=options))
+
+    def check_network(self) -> None:
+        """That it can be made, and is made for the task; before a run is begun."""
+        self.task.check_network(without_memory(self.model.name, self.model.options))
 
 
 def _settle(section: Any) -> None:

@@ -114,7 +114,7 @@ def leave(message: str, code: int) -> None:
 def distribute(fabric: Any, net: nn.Module, *, compiled: bool) -> Any:
     """The network on its device, so wrapped that the processes share their gradients, or the weights too."""
     model: Any = fabric.strategy.setup_module(fabric.to_device(net))
-    for name in ("in_channels", "inputs"):  # tasks ask for these, and DDP's wrapper does not tell
+    for name in ("in_channels", "inputs", "by_time"):  # tasks ask for these, and DDP's wrapper does not tell
         if hasattr(net, name):
             setattr(model, name, getattr(net, name))
     return torch.compile(model) if compiled else model

@@ -78,6 +78,7 @@ def train(
     Under `torchrun` every process calls this; with `devices` above 1 and no torchrun, it starts the others
     itself.
     """
+    settings.check_network()
     fabric = launch(settings.machine)
     with holding(fabric, settings.run.out):
         trained = Loop(settings, fabric, resume, make, val, from_start=from_start, deadline=deadline).run()
@@ -125,8 +126,7 @@ class Loop:
         random.seed(seed)
         np.random.seed(seed)
         torch.manual_seed(seed)  # the same in every process: they begin with the same weights
-        options: Any = settings.model.options
-        self.net = create_model(settings.model.name, **options)
+        self.net = create_model(settings.model.name, **settings.model.options)  # type: ignore[arg-type]
         torch.manual_seed(seed + fabric.global_rank)  # what networks draw in training differs
         if settings.model.weights is not None and found is None:
             self._begin_with(settings.model.weights)

@@ -139,7 +139,7 @@ STUDY = Study(
     ),
     scales_warmup=False,
     later={"times_per_sample": 1, "edges": 0.0},
-    frames=("sharp frames", "times_per_sample"),
+    frames="sharp frames",
     paper=("nrmse", "psnr", "ssim"),
     paper_data="HQF",
     title="The study of deblurring",

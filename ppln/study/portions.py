@@ -121,15 +121,18 @@ def merge(files: Sequence[Path]) -> Plain:
     sets: dict[str, tuple[str, Plain]] = {}
     first, reference = studies[0]
     for path, study in studies:
-        for part in ("study", "budget"):
-            _agree(part, first, reference[part], path, study[part])
+        _agree("study", first, path, _rounded(reference["study"], study["study"]))
+        _agree("budget", first, path, budget_difference(reference["budget"], study["budget"], TOLERANCE))
+        reference["budget"] = {**study["budget"], **reference["budget"]}
         for result in study["results"]:
             key, seed = result["row"], result["seed"]
             other, known = rows.setdefault(key, (path, result["settings"]))
-            _agree(f"the settings of {key}", other, known, path, result["settings"])
+            _agree(f"the settings of {key}", other, path, _rounded(known, result["settings"]))
             for set_name, of in result["sets"].items():
                 other, known = sets.setdefault(set_name, (path, of))
-                _agree(f"the settings of {set_name}", other, known["settings"], path, of["settings"])
+                _agree(
+                    f"the settings of {set_name}", other, path, _rounded(known["settings"], of["settings"])
+                )
                 if column := other_fingerprint(known["data"], of["data"]):
                     raise ValueError(
                         f"{other} and {path} have other samples in the test set {set_name}, by their "
@@ -171,8 +174,20 @@ def _outcome(result: Plain, sets: Sequence[str]) -> Plain:
     return {"training": training, "metrics": {name: result["sets"][name]["metrics"] for name in sets}}
 
 
-def _agree(what: str, path: str, was: Any, other: str, now: Any) -> None:
-    if (found := difference(was, now, rounding=TOLERANCE)) is not None:
+def budget_difference(was: Plain, now: Plain, rounding: float = 0.0) -> str | None:
+    """As `difference`. How the data were made (`data`) not every file tells."""
+    if "data" not in was or "data" not in now:
+        was, now = ({name: value for name, value in of.items() if name != "data"} for of in (was, now))
+    return difference(was, now, rounding=rounding)
+
+
+def _rounded(was: Any, now: Any) -> str | None:
+    return difference(was, now, rounding=TOLERANCE)
+
+
+def _agree(what: str, path: str, other: str, found: str | None) -> None:
+    """found: a difference."""
+    if found is not None:
         raise ValueError(
             f"{path} and {other} differ in {what}: {found}; they are no parts of one study, leave one out"
         )

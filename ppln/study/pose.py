@@ -150,7 +150,7 @@ def _study(
         ),
         claims=_claims(),
         later={"times_per_sample": 4, "subpixel": False},
-        frames=("times", "times_per_sample"),
+        frames="times",
         units="2D MPJPE in pixels, 3D MPJPE in mm",
         paper=_METRICS,
         paper_data="DHP19",

@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ppln.engine import stored
 from ppln.files import alone, make_folder
+from ppln.forms import shown
 from ppln.names import suggestion
 from ppln.study import portions
 from ppln.study.budget import Reproduce, common, is_same, row_settings, train_settings
@@ -23,6 +24,7 @@ from ppln.study.processes import Job, Say, each
 from ppln.study.rows import Row, Study
 from ppln.study.runner import Pending, Runner
 from ppln.study.sets import StudySet, test_sets
+from ppln.tasks import Task
 
 # With several processes: seconds that a training may take where none of its row is known, and its evaluation.
 UNKNOWN, ENDING = 120, 20
@@ -80,15 +82,26 @@ def chosen(study: Study, how: Reproduce, among: Sequence[str] | None = None) -> 
 
 
 def budget(study: Study, how: Reproduce) -> Plain:
-    """Of all rows, as files have it: wherever it is done."""
-    return stored.plain(common(study, replace(how, device="auto")))
+    """Of all rows, as files have it: wherever it is done. With how the windows of its folder, if it has one
+    and that is there, were made: `data`, which must be what the study wants.
+    """
+    values = stored.plain(common(study, replace(how, device="auto")))
+    task: Any = stored.build(Task, values["task"])  # type: ignore[type-abstract]
+    if not study.prepared or not (there := task.prepared):
+        return values
+    for name, wanted in study.prepared.items():
+        if there.get(name) != wanted:
+            raise ValueError(
+                f"{task.folder} was made with {name} {shown(there.get(name))}, where the study {study.name} "
+                f"has {shown(wanted)}; move it away, and run: {study.prepare}"
+            )
+    return {**values, "data": there}
 
 
 def check_budget(was: Plain, now: Plain, file: str) -> None:
-    if was != now:
+    if (found := portions.budget_difference(was, now)) is not None:
         raise ValueError(
-            f"{file}: it was done with other settings, {portions.difference(was, now)}; give the same "
-            "options, or another --out"
+            f"{file}: it was done with other settings, {found}; give the same options, or another --out"
         )
 
 
@@ -119,9 +132,9 @@ class _Plan:
                 say(f"{row.key} is left out: there is no {row.file}")
             else:
                 self.rows.append(row)
+        self.budget = budget(study, how)
         self.sets = test_sets(study, how)
         self.file = how.out / portions.FILE
-        self.budget = budget(study, how)
         self.results: dict[tuple[str, int], Plain] = {}  # by row and seed
 
     def read(self, add: Sequence[Path]) -> None:
@@ -132,6 +145,7 @@ class _Plan:
         before = portions.merge([*add, *known]) if add else portions.read(self.file)
         if before["results"]:
             check_budget(before["budget"], self.budget, ", ".join(map(str, add or known)))
+            self.budget = {**before["budget"], **self.budget}
         self.results = {(result["row"], result["seed"]): result for result in before["results"]}
 
     def wanted(self) -> list[Pending]:

@@ -125,12 +125,16 @@ class Study:
     searches are kept whose trainings warmed up for as many steps as the study's."""
     windows: Settings = field(default_factory=lambda: {"data": "windows"})
     """Of the task, for test sets that are read from folders."""
+    prepared: Settings = field(default_factory=dict)
+    """What the manifest of the task's folder must tell: how its windows were made."""
+    prepare: str = ""
+    """The command that makes them so."""
     later: Settings = field(default_factory=dict)
     """Settings of the task that do not change its samples, such as which inputs are given, with any values:
     rows that differ in these share them. What a row says of these counts in evaluation, too."""
     units: str = ""
-    frames: tuple[str, str] | None = None
-    """What a training compares, and the setting of the task that says how many of a sample."""
+    frames: str = ""
+    """What a training compares with the truth, of which the task says how many there are in a sample."""
     paper: tuple[str, ...] = ()
     """Metrics of which the paper has figures, in its order."""
     paper_data: str = ""

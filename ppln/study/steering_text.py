@@ -45,10 +45,14 @@ WORDS = f"""\
     ppln reproduce steering --minutes 0 --out here --page docs/study-steering.md \\
         --add benchmarks/results/steering/study.json                            # only this page
 
+[Error against compute](figures/compute-steering.png) is drawn by `benchmarks/compute.py`.
+
 {_WORDS}"""
 
+PREPARE_DONKEY = "ppln prepare donkey --raw donkey_track.h5 --out data/donkey --shrink 2"
+
 WORDS_DONKEY = f"""\
-    ppln prepare donkey --raw donkey_track.h5 --out data/donkey --shrink 2
+    {PREPARE_DONKEY}
     ppln reproduce steering-donkey                                              # train and test all
     ppln reproduce steering-donkey --minutes 0 --out here --page docs/study-steering-donkey.md \\
         --add benchmarks/results/steering-donkey/study.json                     # only this page

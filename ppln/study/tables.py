@@ -11,12 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median, stdev
 from typing import Any
 
+from ppln.engine import stored
 from ppln.engine.statistics import Interval
 from ppln.forms import check_form
 from ppln.markdown import grid
 from ppln.study.claims import judge
 from ppln.study.portions import Plain
 from ppln.study.rows import Column, Study, Table
+from ppln.tasks import Task
 
 SAME_SIZE = 0.05  # networks whose parameters differ by no more count as equally large
 Grouped = Mapping[str, list[Plain]]  # results by row
@@ -70,7 +72,26 @@ def _about(study: Study, found: Mapping[str, Any], grouped: Grouped) -> str:
             f"Trained networks have {middle / 1e6:.1f} M parameters within {SAME_SIZE:.0%}"
             + (f", but for {', '.join(off)}." if off else ".")
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *_lacking(study, grouped)])
+
+
+def _lacking(study: Study, grouped: Grouped) -> list[str]:
+    """A line for each column that results lack: they were made before it was measured, and count as done."""
+    lines = []
+    for column in study.columns:
+        rows = [
+            study.row_title(key)
+            for key, mine in grouped.items()
+            for sets in [[of["sets"][column.set] for of in mine if column.set in of["sets"]]]
+            if any(column.metric not in of["metrics"] for of in sets)
+        ]
+        if rows:
+            title = f"{_metric(study, column.metric)}, {column.set},"
+            lines.append(
+                f"{title} was not measured yet when these were tested, which count as done (another --out "
+                f"does them anew): {'; '.join(rows)}."
+            )
+    return lines
 
 
 def _budget(study: Study, budget: Mapping[str, Any]) -> str:
@@ -258,7 +279,7 @@ def _interval_text(interval: Interval | None, digits: int) -> str:
 
 def _training(study: Study, grouped: Grouped) -> str:
     metric, digits = study.metric, _digits(study, study.metric)
-    frames = [study.frames[0]] if study.frames else []
+    frames = [study.frames] if study.frames else []
     every = (result["training"] for mine in grouped.values() for result in mine)
     has_losses = any(training.get("losses") for training in every if training)
     head = [
@@ -278,8 +299,9 @@ def _training(study: Study, grouped: Grouped) -> str:
         settings = mine[0]["settings"]
         samples = told[0]["samples"]
         if study.frames:
-            check_form(settings["task"], {f"{study.frames[1]}?": int}, f"{key}: settings.task")
-            frames = [f"{samples * settings['task'].get(study.frames[1], 1):,}"]
+            given = {"name": study.task, **settings["task"]}
+            task = stored.build(Task, given, f"{key}: settings.task")  # type: ignore[type-abstract]
+            frames = [f"{samples * task.compared:,}"]
         checked = [float(of["validation"][metric]) for of in told if metric in of.get("validation", {})]
         rows.append(
             [

@@ -146,6 +146,13 @@ class Pose(Task):
         whose = {"subject": samples.subject, "movement": samples.movement}
         return Batch(x, t, target, {"joints_px": joints_px, "joints_mm": joints_mm, **whose})
 
+    def check_network(self, network: nn.Module) -> None:
+        if self.released_order and getattr(network, "by_time", False):
+            raise ValueError(
+                "released_order is True, but the network finds frames by their time; give False, or another "
+                "network"
+            )
+
     def predict(self, model: nn.Module, batch: Batch) -> Tensor:
         """Each camera on its own. A network for one frame (one channel) is given that of each time."""
         views = batch.x.shape[1]
@@ -154,12 +161,8 @@ class Pose(Task):
             frames = pick(batch.x.transpose(1, 2), rows)  # [B, T, V, H, W]
             t = batch.t[..., None].expand(frames.shape[:3])
             return model(frames.flatten(0, 2)[:, None], t.flatten()).unflatten(0, frames.shape[:3])
+        self.check_network(model)
         if self.released_order:  # an input for each time
-            if getattr(model, "by_time", False):
-                raise ValueError(
-                    "released_order is True, but the network finds frames by their time; give False, or "
-                    "another network"
-                )
             x = _current_first(batch.x, (batch.t * (EVENT_FRAMES - 1)).round().long())  # [B, T, V, 10, H, W]
             t = batch.t[..., None].expand(x.shape[:3])
             return model(x.flatten(0, 2), t.flatten()).unflatten(0, x.shape[:3])

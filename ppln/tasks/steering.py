@@ -79,8 +79,7 @@ class Steering(Task):
     data_seed: int = 0
     """Seed of the drives: another number, other drives."""
     inputs: Literal["both", "frames", "events"] = "both"
-    """What the network is given: both frames and events, or one of them. It must be made for that, so give
-    --options inputs=frames with --inputs frames."""
+    """What the network is given: both frames and events, or one of them. A new network is made for that."""
     times_per_sample: int = ROWS
     """With how many of a sample's ten angles a step trains; they are drawn anew each time. Networks that see
     one frame at a time, such as steering-hu, cost less with fewer."""
@@ -106,6 +105,10 @@ class Steering(Task):
     @property
     def told(self) -> dict[str, Any]:
         return told(DriveManifest, self.folder)
+
+    @property
+    def compared(self) -> int:
+        return min(self.times_per_sample, len(range(0, ROWS, self.train_every)))
 
     def source(self, split: str) -> Source:
         if self.folder is not None:
@@ -138,21 +141,24 @@ class Steering(Task):
         x = torch.cat(parts, 1)
         every = 1 if positions is None else self.train_every
         of = len(range(0, ROWS, every))
-        rows = every * draw_times(min(self.times_per_sample, of), of, x, positions, seed)  # [B, T]
+        rows = every * draw_times(self.compared, of, x, positions, seed)  # [B, T]
         t = torch.linspace(0, 1, ROWS, device=x.device)[rows]
         return Batch(x, t, pick(samples.angle_deg, rows), {"night": samples.night})
+
+    def check_network(self, network: nn.Module) -> None:
+        made_for = getattr(network, "inputs", self.inputs)
+        if made_for != self.inputs:
+            raise ValueError(
+                f"inputs is {self.inputs!r}, but the network is made for {made_for!r}; give "
+                f"inputs={made_for!r}, or make the network with the option inputs={self.inputs}"
+            )
 
     def predict(self, model: nn.Module, batch: Batch) -> Tensor:
         """A network for one row (two channels) is given the frame and the event frame of each time's row.
 
         With `inputs` other than both, only one of them.
         """
-        made_for = getattr(model, "inputs", self.inputs)
-        if made_for != self.inputs:
-            raise ValueError(
-                f"inputs is {self.inputs!r}, but the network is made for {made_for!r}; "
-                f"make it with inputs={self.inputs!r}, or give the task inputs={made_for!r}"
-            )
+        self.check_network(model)
         channels = batch.x.shape[1] // ROWS
         if getattr(model, "in_channels", None) != channels:
             return model(batch.x, batch.t)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ppln.datasets.draws import Draws
+from ppln.datasets.prepared import how_made
 from ppln.datasets.source import SPLITS, Source, check_split
 from ppln.events.events import whole
 
@@ -48,6 +49,17 @@ class Task(ABC):
         """What a card tells of prepared data, beside the settings."""
         return {}
 
+    @property
+    def prepared(self) -> dict[str, Any]:
+        """How the windows of its folder were made, as the manifest there tells; else nothing."""
+        folder = getattr(self, "folder", None)
+        return {} if folder is None else how_made(folder)
+
+    @property
+    def compared(self) -> int:
+        """At how many of a sample's times a training step compares the network with the truth."""
+        return getattr(self, "times_per_sample", 1)
+
     @abstractmethod
     def source(self, split: str) -> Source:
         """The samples of "train", "val" or "test"."""
@@ -59,6 +71,10 @@ class Task(ABC):
         positions [B]: of the samples in the whole run; with the seed they decide whatever is random. None:
         for evaluation, where nothing is.
         """
+
+    def check_network(self, network: nn.Module) -> None:
+        """An error, if it is made for something else than what it would be given."""
+        return
 
     def predict(self, model: nn.Module, batch: Batch) -> Tensor:
         """[B, T, ...] like the target."""

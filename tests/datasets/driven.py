@@ -7,8 +7,10 @@ from pathlib import Path
 import h5py
 import imageio.v3 as iio
 import numpy as np
+from recorder import grown, measured, packed_rows
 
 SIZE = (12, 16)
+DARK, BRIGHT = 1502336427, 1500220388  # 2 x (100 + 400) and 2 x (500 + 200) rows are left out
 
 
 def pictures(number: int, *, seed: int = 0, size=SIZE) -> np.ndarray:
@@ -90,12 +92,25 @@ def export(path: Path, rows: int, *, seed: int = 0, size=SIZE) -> Path:
     """rec<id>_export.hdf5"""
     draw = np.random.default_rng(seed)
     angle, speed = labels(rows, seed=seed)
+    content = {
+        "aps_frame": draw.integers(10, 200, (rows, *size), dtype=np.uint8),
+        "dvs_frame": draw.integers(-5, 6, (rows, *size)).astype(np.int16),
+        "steering_wheel_angle": angle.astype(float),
+        "vehicle_speed": speed.astype(float),
+        "timestamp": 1.5e9 + np.arange(rows) / 20,
+    }
     with h5py.File(path, "w") as file:
-        file["aps_frame"] = draw.integers(10, 200, (rows, *size), dtype=np.uint8)
-        file["dvs_frame"] = draw.integers(-5, 6, (rows, *size)).astype(np.int16)
-        file["steering_wheel_angle"], file["vehicle_speed"] = angle.astype(float), speed.astype(float)
-        file["timestamp"] = 1.5e9 + np.arange(rows) / 20
+        for name, values in content.items():
+            grown(file, name, values, 32, compression="gzip")
     return path
+
+
+def exports(tmp_path: Path) -> Path:
+    """A folder with two of DDD20's recordings."""
+    (tmp_path / "raw" / "fordfocus").mkdir(parents=True)
+    export(tmp_path / "raw" / f"rec{DARK}_export.hdf5", 1400)
+    export(tmp_path / "raw" / "fordfocus" / f"rec{BRIGHT}_export.hdf5", 1700, seed=1)
+    return tmp_path / "raw"
 
 
 def _packet(kind: int, size: int, events: list[bytes]) -> bytes:
@@ -124,11 +139,7 @@ def raw(path: Path, rows: int, *, used: range, seed: int = 0) -> Path:
             content.append(_packet(2, 36 + 2 * image.size, [head + image.tobytes()]))
             received.append(start + t + 30_000)
     with h5py.File(path, "w") as file:
-        data = file.create_dataset("dvs/data", (len(content),), h5py.vlen_dtype(np.uint8))
-        for k, one in enumerate(content):
-            data[k] = np.frombuffer(one, np.uint8)
-        file["dvs/timestamp"] = np.array(received, np.int64)
+        packed_rows(file, content, received)
         for name, values in (("steering_wheel_angle", angle), ("vehicle_speed", speed)):
-            file[f"{name}/timestamp"] = start + 50_000 * np.arange(rows, dtype=np.int64) + 10_000
-            file[f"{name}/data"] = values.astype(float)
+            measured(file, name, start + 50_000 * np.arange(rows, dtype=np.int64) + 10_000, values)
     return path

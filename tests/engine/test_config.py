@@ -1,10 +1,14 @@
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_task import Fake
 
+from ppln.cli import main
 from ppln.engine.config import Machine, Model, Optimizer, Run, Train
+from ppln.engine.train import train
+from ppln.tasks import Pose, Steering
 
 
 def small(**changes) -> Train:
@@ -71,3 +75,44 @@ def test_optimizer_checks(values, message):
 def test_other_checks(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def of_steering(inputs: str, /, **options) -> Train:
+    return Train(Steering(inputs=inputs), Model("steering-hu", options), Optimizer(steps=1))
+
+
+def test_a_network_is_made_for_what_the_task_gives_it():
+    assert of_steering("both").model.options == {}
+    assert of_steering("frames").model.options == {"inputs": "frames"}
+    assert of_steering("frames", unit_deg=2.0).model.options == {"unit_deg": 2.0, "inputs": "frames"}
+    assert Train(Pose(), Model("pose-ppln"), Optimizer(steps=1)).model.options == {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            of_steering("frames", inputs="both"),
+            "inputs is 'frames', but the network is made for 'both'; give inputs='both', or make the network "
+            "with the option inputs=frames",
+        ),
+        (
+            Train(Pose(released_order=True), Model("pose-ppln-around"), Optimizer(steps=1)),
+            "released_order is True, but the network finds frames by their time",
+        ),
+    ],
+)
+def test_a_network_for_other_inputs_is_refused_before_anything_is_made(tmp_path, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        train(replace(wrong, run=Run(out=tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_says_which_option_it_is(monkeypatch, tmp_path):
+    words = ["--inputs", "frames", "--options", "inputs=both", "--out", str(tmp_path / "run")]
+    monkeypatch.setattr(sys, "argv", ["ppln", "train", "steering", *words])
+    with pytest.raises(
+        SystemExit, match=r"--inputs is 'frames', .*; give --inputs both, or make the network"
+    ):
+        main()
+    assert not (tmp_path / "run").exists()

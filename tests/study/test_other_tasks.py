@@ -8,16 +8,16 @@ import h5py
 import moved
 import numpy as np
 import pytest
-from test_studies import assert_sound
+from test_studies import RESULTS, assert_sound
 
 from ppln.datasets import dhp19, dhp19_frames
 from ppln.engine import provenance
 from ppln.models.keras import LAYERS
 from ppln.models.networks import shapes, without_memory
-from ppln.study import STUDIES, runner, tables, tune
+from ppln.study import STUDIES, portions, runner, tables, tune
 from ppln.study.budget import Reproduce, train_settings
 from ppln.study.claims import judge
-from ppln.study.reproduce import reproduce
+from ppln.study.reproduce import budget, check_budget, reproduce
 from ppln.study.rows import Claim, Column, Metric, Row, Search, Study, Table
 from ppln.tasks import Pose
 
@@ -141,6 +141,47 @@ def test_a_study_of_steering(tmp_path):
     assert read(tmp_path / "steps")["results"][0]["training"]["steps"] == 1
     taken = tune.tune(STEERING, Reproduce(tmp_path, device="cpu", tune=True), print)
     assert taken["ppln"].keys() == {"learning_rate", "rmse_deg", "seconds"}
+
+
+def windows_of(folder, protocol="donkey, shrunk by 2"):
+    """A folder as `ppln prepare donkey` makes it, as far as its manifest."""
+    folder.mkdir(parents=True)
+    content = {"format": "ppln drives", "version": 1, "protocol": protocol, "seed": 0, "step": 2}
+    (folder / "manifest.json").write_text(json.dumps({**content, "recordings": {}}))
+
+
+def test_windows_that_were_made_otherwise_are_another_study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    donkey, how = STUDIES["steering-donkey"], Reproduce(tmp_path / "out", minutes=0)
+    assert "data" not in budget(donkey, how)
+    windows_of(tmp_path / "data" / "donkey", "donkey")
+    message = (
+        "^data/donkey was made with protocol 'donkey', where the study steering-donkey has "
+        "'donkey, shrunk by 2'; move it away, and run: ppln prepare donkey --raw .* --shrink 2$"
+    )
+    with pytest.raises(ValueError, match=message):
+        reproduce(donkey, how, print)
+
+
+def test_how_windows_were_made_is_kept_with_the_budget(tmp_path, monkeypatch):
+    """Files of before it was kept are read, and what others know is added."""
+    monkeypatch.chdir(tmp_path)
+    donkey, how = STUDIES["steering-donkey"], Reproduce(tmp_path / "out", minutes=0)
+    recorded = RESULTS / "steering-donkey" / "study.json"
+    found = reproduce(donkey, how, print, [recorded])[1]
+    assert "data" not in found["budget"]
+    windows_of(tmp_path / "data" / "donkey")
+    now = budget(donkey, how)
+    assert now["data"] == {"protocol": "donkey, shrunk by 2", "seed": 0, "step": 2}
+    told = portions.read(recorded)
+    check_budget(told["budget"], now, "study.json")
+    portions.write(tmp_path / "told.json", {**told, "budget": now})
+    portions.write(tmp_path / "other.json", {**told, "budget": {**now, "data": {**now["data"], "step": 5}}})
+    assert portions.merge([recorded, tmp_path / "told.json"])["budget"] == now
+    with pytest.raises(ValueError, match=r"differ in budget: data.step 2 and 5"):
+        portions.merge([recorded, tmp_path / "told.json", tmp_path / "other.json"])
+    with pytest.raises(ValueError, match=r"with other settings, data.step 5 and 2"):
+        check_budget(portions.read(tmp_path / "other.json")["budget"], now, "study.json")
 
 
 def test_a_study_of_pose(tmp_path):

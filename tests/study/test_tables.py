@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from statistics import stdev
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 from made_study import PSNR, STUDY, claiming, everything, made, study
 from scipy import stats
 
-from ppln.study import tables
+from ppln.study import portions, tables
 from ppln.study.claims import judge
 from ppln.study.rows import Row, Table
+from ppln.study.steering import DRIVING
 
 
 def verdicts(study, results):
@@ -174,3 +176,47 @@ def test_metrics_that_are_not_finite_are_shown():
     text = tables.markdown(STUDY, study(made("ours", 0, 34.0) | {"sets": {}}, made("blurry", 0, math.inf)))
     assert cells(text, "EDI")["PSNR, scenes"] == "inf"
     assert cells(text, "our network")["PSNR, scenes"] == ""
+
+
+@pytest.fixture
+def driven():
+    """What the repository has of the study of steering."""
+    path = Path(__file__).parents[2] / "benchmarks" / "results" / "steering" / "study.json"
+    return portions.read(path)
+
+
+def test_angles_that_a_training_compares_are_counted_as_the_task_does(driven):
+    for every, compared in ((1, 10), (2, 5)):
+        for result in driven["results"]:
+            result["settings"]["task"] |= {"train_every": every}
+        took = cells(tables.markdown(DRIVING, driven), "PPLN", "### What it took")
+        assert int(took["angles"].replace(",", "")) == compared * int(took["samples"].replace(",", ""))
+
+
+def test_rows_that_lack_a_metric_are_named(driven):
+    """Their results are of before it was measured, and count as done."""
+    told = "RMSE between rows, driving, was not measured yet when these were tested"
+    assert (
+        f"{told}, which count as done (another --out does them anew): Hu: one row; HuMod"
+        in tables.markdown(DRIVING, driven)
+    )
+    for result in driven["results"]:
+        if result["row"] != "ppln":
+            result["sets"]["driving"]["metrics"]["rmse_deg_between"] = 2.5
+    text = tables.markdown(DRIVING, driven)
+    line = next(line for line in text.splitlines() if line.startswith(told))
+    assert line.endswith("anew): PPLN.")
+    assert (
+        cells(text, "Hu: one row", "### The paper's networks")["RMSE between rows, driving"] == "2.50 ± 0.00"
+    )
+    driven["results"] = [result for result in driven["results"] if result["row"] != "ppln"]
+    assert "was not measured" not in tables.markdown(DRIVING, driven)
+
+
+def test_eva_stands_beside_rmse_by_day_and_at_night(driven):
+    row = cells(tables.markdown(DRIVING, driven), "PPLN", "### The paper's networks")
+    found = [of["sets"]["driving"]["metrics"] for of in driven["results"] if of["row"] == "ppln"]
+    for light, paper in (("by day", "0.881 ± 0.010"), ("at night", "0.958 ± 0.001")):
+        values = [metrics[f"eva_{light.split()[-1]}"] for metrics in found]
+        assert row[f"EVA {light}, driving"] == f"{np.mean(values):.3f} ± {stdev(values):.3f}"
+        assert row[f"EVA {light}, paper (DDD20)"] == paper

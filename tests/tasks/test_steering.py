@@ -251,3 +251,12 @@ def test_results_of_earlier_versions_are_read():
     judged = SMALL.judge(torch.zeros(2, 10), batch_of(torch.rand(2, 10), [False, True]))
     columns = {name: column.numpy() for name, column in judged.items() if name != "between_deg2"}
     assert list(SMALL.summarize(columns)) == [name for name in SMALL.metrics if name != "rmse_deg_between"]
+
+
+@pytest.mark.parametrize(
+    ("some", "every", "angles"), [(10, 1, 10), (2, 1, 2), (10, 2, 5), (2, 2, 2), (10, 3, 4)]
+)
+def test_how_many_angles_a_step_compares(samples, some, every, angles):
+    task = replace(SMALL, times_per_sample=some, train_every=every)
+    positions = torch.arange(len(samples.angle_deg))
+    assert task.compared == task.batch(samples, positions, seed=0).t.shape[1] == angles

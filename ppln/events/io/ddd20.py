@@ -1,8 +1,14 @@
 """DDD17 and DDD20 as recorded: HDF5 with the packets of cAER and the measurements of the car.
 
-    dvs/data          [N] packets of the camera, bytes of different lengths
+    dvs/data          [N, 3] packets of the camera, bytes of different lengths: when the computer received
+                      it, in digits; its header; its events
     dvs/timestamp     [N] when the computer received each, microseconds
-    <key>/data, <key>/timestamp    measurements: steering_wheel_angle, vehicle_speed and others
+    <key>/data        [N, 2] measurements: their time in microseconds and their value, of
+                      steering_wheel_angle, vehicle_speed and others
+    <key>/timestamp   [N] when the computer received each, microseconds
+
+The recorder makes room for 2,048 rows at a time and writes whole blocks: a file ends in rows that were never
+written, with a time of 0 and without bytes, if they are stored at all. They are no rows here.
 
 A packet is as libcaer and AEDAT 3.1 define it, little-endian: a header of 28 bytes and events of one type,
 each with bit 0 of its first word set where it is valid. Row 0 is the top. Types read: polarity events,
@@ -26,7 +32,7 @@ from numpy.typing import NDArray
 from ppln.errors import printable
 from ppln.events.events import Events, Sensor
 from ppln.events.io import CHUNK, Options, Packet, RecordingError
-from ppln.events.io.hdf5 import check_length, dataset, datasets, find, header, holds, look, opened
+from ppln.events.io.hdf5 import Rows, check_length, dataset, find, header, holds, look, opened, written
 from ppln.events.io.heap import byte_rows
 from ppln.events.recording import Frames, Imu, Signal, Triggers, Unread
 
@@ -34,6 +40,7 @@ SENSOR = Sensor(260, 346)
 FEW = 1 << 16  # events are gathered from packets until there are so many
 SPECIAL, POLARITY, FRAME, IMU6, IMU9 = range(5)
 CLOCK_RESET, FIRST_TRIGGER = 1, 2  # types of special events; 0 is a wrap of the clock
+COLUMNS, HEAD, BODY = 3, 1, 2  # of dvs/data
 PACKET = np.dtype("<i2, <i2, <i4, <i4, <i4, <i4, <i4, <i4")  # see _events
 WORDS = np.dtype([("data", "<u4"), ("t", "<i4")])
 INERTIAL = [
@@ -63,14 +70,16 @@ def packets(path: Path, options: Options, only_events: bool) -> Iterator[Packet]
 
 
 def _camera(file: Any, path: Path, options: Options, only_events: bool) -> Iterator[Packet]:
-    (received_us,) = datasets(file, ["dvs/timestamp"], "iu")
+    received_us = received(file)
+    shape = len(received_us.data), COLUMNS
     shift_us: int | None = None  # from the camera's clock to the computer's
     waiting: list[tuple[NDArray, ...]] = []  # x, y, t, p
     last_us: int | None = None
     others: Counter[int] = Counter()  # packets of types that are not read
-    for row, data in enumerate(byte_rows(file, path, "dvs/data", len(received_us))):
+    rows = byte_rows(file, path, "dvs/data", shape, (HEAD, BODY), len(received_us))
+    for row, (head, body) in enumerate(rows):
         where = f"{path}: dvs/data, row {row}"
-        kind, base_us, events = _events(data, where)
+        kind, base_us, events = _events(head, body, where)
         others[kind] += kind not in (*LAYOUTS, FRAME)
         if kind == SPECIAL:
             special = events["data"] >> 1 & 0x7F
@@ -109,12 +118,32 @@ def _camera(file: Any, path: Path, options: Options, only_events: bool) -> Itera
             yield Unread.some(count, "packet", f"of events of type {kind}")
 
 
-def _events(data: NDArray[np.uint8], where: str) -> tuple[int, int, NDArray]:
+def received(file: Any) -> Rows:
+    """When the computer received each packet of the camera."""
+    times = dataset(file, "dvs/timestamp", 1, "iu", grows=True)
+    return times.first(written(times))
+
+
+def measured(file: Any, key: str) -> tuple[Rows, Rows]:
+    """When the computer received each measurement [N], and its time and value [N, 2]."""
+    times = dataset(file, f"{key}/timestamp", 1, "iu", grows=True)
+    values = dataset(file, f"{key}/data", 2, "biuf", grows=True)
+    check_length(file, [values], len(times.data))
+    if values.shape[1] != 2:
+        raise RecordingError(
+            f"{file.filename}: {key}/data is {values.shape}; expected a time and a value each"
+        )
+    count = written(times)
+    return times.first(count), values.first(count)
+
+
+def _events(head: NDArray[np.uint8], body: NDArray[np.uint8], where: str) -> tuple[int, int, NDArray]:
     """Type, what to add to the time stamps, and the valid events of a packet."""
-    if len(data) < PACKET.itemsize:
-        raise RecordingError(f"{where} is cut short: {len(data)} bytes, less than the header of a packet")
-    kind, _, size, _, overflow, capacity, number, _ = data[: PACKET.itemsize].view(PACKET)[0].tolist()
-    body = data[PACKET.itemsize :]
+    if len(head) != PACKET.itemsize:
+        raise RecordingError(
+            f"{where} is damaged: its header has {len(head)} bytes where {PACKET.itemsize} should be"
+        )
+    kind, _, size, _, overflow, capacity, number, _ = head.view(PACKET)[0].tolist()
     told = size > 0 and 0 <= number <= capacity and overflow >= 0
     if not told or len(body) not in (size * number, size * capacity):
         raise RecordingError(
@@ -165,12 +194,12 @@ def _measurements(file: Any, path: Path) -> Iterator[Signal | Unread]:
         if not isinstance(group, Mapping) or not {"data", "timestamp"} <= set(group):
             yield Unread(key)
             continue
-        if find(file, f"{key}/data").dtype.kind not in "biuf":
-            warnings.warn(f"{path}: {printable(key)} is left out, its data are not numbers", stacklevel=2)
+        data = find(file, f"{key}/data")
+        if data.dtype.kind not in "biuf" or data.shape[1:] != (2,):
+            about = f"{printable(key)} is left out, its data are not numbers, a time and a value each"
+            warnings.warn(f"{path}: {about}", stacklevel=2)
             yield Unread(key)
             continue
-        values = dataset(file, f"{key}/data", None, "biuf")
-        (t,) = datasets(file, [f"{key}/timestamp"], "iu")
-        check_length(file, [values], len(t))
+        t, values = measured(file, key)
         for part in values.parts():
-            yield Signal(key, t[part].astype(np.int64), values[part])
+            yield Signal(key, t[part].astype(np.int64), values[part][:, 1])

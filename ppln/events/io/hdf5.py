@@ -10,7 +10,7 @@ import io
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, prod
 from pathlib import Path
@@ -158,8 +158,12 @@ def find(file: Any, name: str) -> Any:
     return found
 
 
-def dataset(file: Any, name: str, dimensions: int | None, kinds: str) -> "Rows":
-    """A dataset, looked at before anything is read from it. kinds: NumPy's letters of types it may have."""
+def dataset(file: Any, name: str, dimensions: int | None, kinds: str, *, grows: bool = False) -> "Rows":
+    """A dataset, looked at before anything is read from it.
+
+    kinds   NumPy's letters of types it may have
+    grows   its end may never have been written: rows there whose chunks are not stored are none
+    """
     import h5py
 
     found = find(file, name)
@@ -184,17 +188,15 @@ def dataset(file: Any, name: str, dimensions: int | None, kinds: str) -> "Rows":
     last = codes[: -1 if codes[-1:] == [FLETCHER32] else None]
     if not {*last[:-1]} <= {SHUFFLE, FLETCHER32}:
         raise RecordingError(f"{where} is stored with the filters {codes}; one compression, last, is read")
-    doubtful = {
-        at
-        for at, piece in pieces(file, found, item_bytes).items()
-        if last[-1:] == [DEFLATE] and piece.size > HARMLESS_BYTES
-    }
+    stored = pieces(file, found, item_bytes, grows=grows)
+    doubtful = {at for at, piece in stored.items() if last[-1:] == [DEFLATE] and piece.size > HARMLESS_BYTES}
+    count = stored_rows(found, stored)
     if band > CACHED_BYTES:  # room for it is made when it is opened for the first time
         access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
         access.set_chunk_cache(SLOTS, band, 0.75)
         del found
         found = h5py.Dataset(h5py.h5d.open(file.id, place.encode(errors="surrogateescape"), access))
-    return Rows(found, chunk_bytes, codes, doubtful)
+    return Rows(found, count, chunk_bytes, codes, doubtful)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,18 +204,21 @@ class Rows:
     """A dataset of numbers, from which rows are read: data[5], data[5:9]."""
 
     data: Any
+    count: int  # of its rows; what lies behind them is not read
     chunk_bytes: int
     codes: list[int]  # of its filters
     doubtful: set[tuple[int, ...]]  # chunks that may inflate to more than a chunk, not looked at yet
 
     @property
     def shape(self) -> Any:  # of any number of integers
-        return self.data.shape
+        return (self.count, *self.data.shape[1:]) if self.data.shape else ()
 
     def __len__(self) -> int:
-        return len(self.data)
+        return self.count
 
     def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            key = slice(*key.indices(len(self)))
         if self.doubtful:
             self._look(range(len(self))[key if isinstance(key, slice) else slice(key, key + 1)])
         return self.data[key]
@@ -231,11 +236,20 @@ class Rows:
 
     def whole(self) -> NDArray:
         """All rows, of which there must not be too many to be held."""
-        if self.data.nbytes > LARGEST_BYTES:
+        if prod(self.shape) * self.data.dtype.itemsize > LARGEST_BYTES:
             raise RecordingError(
                 f"{self.data.file.filename}: {self.data.name[1:]} has {len(self)} rows, too many"
             )
         return self[:]
+
+    def first(self, count: int) -> "Rows":
+        """The first `count` rows."""
+        if count > len(self):
+            raise RecordingError(
+                f"{self.data.file.filename} is damaged: dataset {self.data.name[1:]} has {len(self)} rows of "
+                f"the {count} that were written"
+            )
+        return replace(self, count=count)
 
     def parts(self) -> Iterator[slice]:
         """Rows that make a packet; of no rows, one packet of none."""
@@ -252,11 +266,22 @@ def datasets(file: Any, names: Sequence[str], kinds: str) -> list[Rows]:
 
 
 def check_length(file: Any, found: Sequence[Rows], length: int) -> None:
+    """length: with the rows at the end that were never written."""
     for rows in found:
-        if len(rows) != length:
+        name, found_length = rows.data.name[1:], len(rows.data)
+        if found_length != length:
             raise RecordingError(
-                f"{file.filename}: dataset {rows.data.name[1:]} has {len(rows)} rows where {length} should be"
+                f"{file.filename}: dataset {name} has {found_length} rows where {length} should be"
             )
+
+
+def written(times: Rows) -> int:
+    """How many rows were written, where a file grows by many at a time: those up to the last time but 0."""
+    for part in reversed([*times.parts()]):
+        known = np.flatnonzero(times[part])
+        if len(known):
+            return part.start + int(known[-1]) + 1
+    return 0
 
 
 def read_events(
@@ -287,10 +312,11 @@ def unread(file: Any, known: Collection[str], within: str = "") -> Iterator[Unre
             yield Unread(path)
 
 
-def pieces(file: Any, data: Any, item_bytes: int) -> dict[tuple[int, ...], Any]:
+def pieces(file: Any, data: Any, item_bytes: int, *, grows: bool = False) -> dict[tuple[int, ...], Any]:
     """The chunks of a dataset that are stored, by their first element.
 
-    Where no bytes are stored, libhdf5 makes zeros up, as many as a damaged shape asks for: all must be there.
+    Where no bytes are stored, libhdf5 makes zeros up, as many as a damaged shape asks for: all must be there,
+    or with `grows` all up to the last rows that are.
     """
     found: dict[tuple[int, ...], Any] = {}
     if data.chunks is None:
@@ -298,13 +324,22 @@ def pieces(file: Any, data: Any, item_bytes: int) -> dict[tuple[int, ...], Any]:
     else:
         data.id.chunk_iter(lambda piece: found.__setitem__(piece.chunk_offset, piece))
         largest = 2 * prod(data.chunks) * item_bytes + 4096  # no compression makes more of it
-        whole = len(found) == prod(ceil(n / c) for n, c in zip(data.shape, data.chunks, strict=True))
+        wanted = (stored_rows(data, found) if grows else len(data), *data.shape[1:])
+        whole = len(found) == prod(ceil(n / c) for n, c in zip(wanted, data.chunks, strict=True))
         whole = whole and all(piece.size <= largest for piece in found.values())
     if not whole:
         raise RecordingError(
             f"{file.filename} is damaged: dataset {data.name[1:]} of shape {data.shape} is not all there"
         )
     return found
+
+
+def stored_rows(data: Any, stored: Collection[tuple[int, ...]]) -> int:
+    """How many rows there are up to the last that is in a chunk. stored: the first elements of chunks."""
+    if not data.shape or data.chunks is None:
+        return data.shape[0] if data.shape else 0
+    end = max((at[0] + data.chunks[0] for at in stored), default=0)
+    return min(data.shape[0], end)
 
 
 def filters(data: Any) -> list[int]:

@@ -1,4 +1,4 @@
-"""Rows of bytes of different lengths in HDF5 files.
+"""Bytes of different lengths in HDF5 files.
 
 They lie in the "global heap" of a file. Where that is damaged, libhdf5 crashes or never returns, as its
 version goes. So they do not pass through it: the heap is read here, by the HDF5 file format specification.
@@ -7,7 +7,7 @@ version goes. So they do not pass through it: the heap is read here, by the HDF5
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,66 +16,93 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppln.events.io import RecordingError
-from ppln.events.io.hdf5 import DEFLATE, LARGEST_BYTES, filters, find, pieces
+from ppln.events.io.hdf5 import DEFLATE, LARGEST_BYTES, filters, find, pieces, stored_rows
 from ppln.events.io.limits import Allowance, decompressed
 
 REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("object", "<u4")])
 HEAD_BYTES = 16  # of a collection in the heap, and of an object in it
-AT_ONCE = 1 << 16  # references that are read, where they are not in chunks
+AT_ONCE = 1 << 16  # rows of references that are read, where they are not in chunks
+KEPT = 1 << 16  # objects whose places are kept: the parts of a row may lie in several collections
+
+Reference = tuple[int, int, int]  # length, heap, object
 
 
-def byte_rows(file: Any, path: Path, name: str, count: int) -> Iterator[NDArray[np.uint8]]:
-    """The rows, of different lengths, of a dataset of bytes."""
+def byte_rows(
+    file: Any, path: Path, name: str, shape: tuple[int, int], columns: Sequence[int], count: int
+) -> Iterator[list[NDArray[np.uint8]]]:
+    """Of a dataset of bytes, of this shape, these columns of the first `count` rows, one after the other."""
     import h5py
 
     data = find(file, name)
     base = h5py.check_vlen_dtype(data.dtype)
-    if base is None or base.itemsize != 1 or base.kind not in "iu" or data.ndim != 1:
+    if base is None or base.itemsize != 1 or base.kind not in "iu" or data.shape[1:] != shape[1:]:
         raise RecordingError(
-            f"{file.filename}: dataset {name} is {base or data.dtype} in {data.ndim} dimensions, where rows "
-            "of bytes should be"
+            f"{file.filename}: dataset {name} is {base or data.dtype} of shape {data.shape}, where rows of "
+            f"{shape[1]} parts, each of any number of bytes, should be"
         )
-    if len(data) != count:
-        raise RecordingError(f"{file.filename}: dataset {name} has {len(data)} rows where {count} should be")
+    if len(data) != shape[0]:
+        raise RecordingError(
+            f"{file.filename}: dataset {name} has {len(data)} rows where {shape[0]} should be"
+        )
     allowance = Allowance(path)
+    heaps: dict[int, dict[int, tuple[int, int]]] = {}  # places of objects, by heap
+    kept = 0
+
+    def content(reference: Reference, row: int) -> NDArray[np.uint8]:
+        nonlocal kept
+        length, where, index = reference
+        if where not in heaps:
+            if kept > KEPT:
+                heaps.clear()
+                kept = 0
+            heaps[where] = _heap(raw, where)
+            kept += 1 + len(heaps[where])
+            allowance.take(HEAD_BYTES * len(heaps[where]))
+        start, size = heaps[where].get(index, (0, 0))  # no bytes lie nowhere
+        if length > LARGEST_BYTES or size != length:
+            raise RecordingError(f"{file.filename} is damaged: row {row} of dataset {name} is lost")
+        allowance.take(size)
+        return np.frombuffer(_bytes(raw, start, size), np.uint8)
+
     with path.open("rb") as raw:
-        heap, objects = -1, {}
-        for row, (length, where, index) in enumerate(_references(file, data, raw)):
-            if where != heap:
-                heap, objects = where, _heap(raw, where)
-                allowance.take(HEAD_BYTES * len(objects))
-            start, size = objects.get(index, (0, 0))  # a row of no bytes lies nowhere
-            if length > LARGEST_BYTES or size != length:
-                raise RecordingError(f"{file.filename} is damaged: row {row} of dataset {name} is lost")
-            allowance.take(size)
-            yield np.frombuffer(_bytes(raw, start, size), np.uint8)
+        for row, references in enumerate(_references(file, data, raw, count)):
+            yield [content(references[column], row) for column in columns]
 
 
-def _references(file: Any, data: Any, raw: BinaryIO) -> Iterator[tuple[int, int, int]]:
-    """Where each row of a dataset of variable length lies: (length, heap, object)."""
+def _references(file: Any, data: Any, raw: BinaryIO, count: int) -> Iterator[list[Reference]]:
+    """Where the parts of each row lie, of the first `count` rows."""
     where, codes = f"{file.filename}: dataset {data.name[1:]}", filters(data)
     if file.userblock_size or codes not in ([], [DEFLATE]):
         raise RecordingError(
             f"{where} is stored with a user block or with the filters {codes}; rows of bytes can be read "
             f"without a block, plain or with filter {DEFLATE}"
         )
-    step = data.chunks[0] if data.chunks else AT_ONCE
-    if step * REFERENCE.itemsize > LARGEST_BYTES:
-        raise RecordingError(f"{where} has chunks of {step} rows; h5repack cuts them smaller")
-    stored = pieces(file, data, REFERENCE.itemsize)
-    for first in range(0, len(data), step):
-        count = step if data.chunks else min(step, len(data) - first)
-        size = count * REFERENCE.itemsize
-        if data.chunks:
-            piece = stored[(first,)]
-            content = _bytes(raw, piece.byte_offset, piece.size)
-            if codes and not piece.filter_mask:
-                content = decompressed(zlib.decompressobj(), content, size)
-        else:
-            content = _bytes(raw, data.id.get_offset() + first * REFERENCE.itemsize, size)
-        if len(content) != size:
-            raise RecordingError(f"{where} is damaged at row {first}")
-        yield from np.frombuffer(content, REFERENCE)[: len(data) - first].tolist()
+    width = data.shape[1]
+    high, wide = data.chunks or (AT_ONCE, width)
+    if high * wide * REFERENCE.itemsize > LARGEST_BYTES:
+        raise RecordingError(f"{where} has chunks of {high} rows; h5repack cuts them smaller")
+    stored = pieces(file, data, REFERENCE.itemsize, grows=True)
+    if (there := stored_rows(data, stored)) < count:
+        name = data.name[1:]
+        raise RecordingError(
+            f"{file.filename} is damaged: dataset {name} has {there} rows of the {count} that were written"
+        )
+    for first in range(0, count, high):
+        rows = high if data.chunks else min(high, count - first)
+        parts = []
+        for column in range(0, width, wide):
+            size = rows * wide * REFERENCE.itemsize
+            if data.chunks:
+                piece = stored[first, column]
+                content = _bytes(raw, piece.byte_offset, piece.size)
+                if codes and not piece.filter_mask:
+                    content = decompressed(zlib.decompressobj(), content, size)
+            else:
+                content = _bytes(raw, data.id.get_offset() + first * width * REFERENCE.itemsize, size)
+            if len(content) != size:
+                raise RecordingError(f"{where} is damaged at row {first}")
+            parts.append(np.frombuffer(content, REFERENCE).reshape(rows, wide))
+        yield from np.concatenate(parts, 1)[: count - first, :width].tolist()
 
 
 def _heap(raw: BinaryIO, start: int) -> dict[int, tuple[int, int]]:

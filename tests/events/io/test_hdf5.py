@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 from hostile import deflated, outcome, outcomes
+from recorder import packed_rows
 
 from ppln.datasets.prepare import prepare
 from ppln.datasets.windows import Windows
@@ -138,10 +139,8 @@ def layout_of_export(file):
 
 
 def layout_of_ddd20(file):
-    data = file.create_dataset("dvs/data", (1,), h5py.vlen_dtype(np.uint8), chunks=(4,), maxshape=(None,))
-    data[0] = np.frombuffer(np.array([1 << 16, 8, 4, 0, 0, 0, 0], "<i4").tobytes(), np.uint8)
-    file["dvs/timestamp"] = np.zeros(1, np.int64)
-    file["speed/data"], file["speed/timestamp"] = np.zeros(2), np.zeros(2, np.int64)
+    packed_rows(file, [np.array([1 << 16, 8, 4, 0, 0, 0, 0], "<i4").tobytes()], [5])
+    file["speed/data"], file["speed/timestamp"] = np.ones((2, 2)), np.ones(2, np.int64)
 
 
 LAYOUTS = [layout_of_cups, layout_of_dsec, layout_of_export, layout_of_ddd20]

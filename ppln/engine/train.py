@@ -155,7 +155,8 @@ class Loop:
         # The last line: when, how long had been waited for data, after which step.
         self.since: tuple[float, float, int] | None = None
         # Last: a run that could not begin does not stand in the way of the next.
-        first(self.fabric, lambda: stored.write(self.out / "config.yaml", settings, provenance.about()))
+        if self.done < self.steps:  # else it is told by what it was trained with, whatever is asked for now
+            first(self.fabric, lambda: stored.write(self.out / "config.yaml", settings, provenance.about()))
 
     def _begin_with(self, weights: Path) -> None:
         found = find(weights, task=self.task.name, argument="weights")
@@ -175,10 +176,9 @@ class Loop:
                 self._judge_baselines(log)
             with self._signals():
                 self._steps(log)
-        number = self.stop or self.asked  # this process may be asked after the last step
-        status: Any = "interrupted" if number else "done" if self.done == self.steps else "out of time"
-        is_first = self.fabric.is_global_zero
-        return Trained(self.out, is_first, self.done, self.loss, self.metrics, status, number)
+        by = self.stop or self.asked  # this process may be asked after the last step
+        status: Any = "interrupted" if by else "done" if self.done == self.steps else "out of time"
+        return Trained(self.out, self.fabric.is_global_zero, self.done, self.loss, self.metrics, status, by)
 
     def _steps(self, log: Log) -> None:
         run = self.settings.run

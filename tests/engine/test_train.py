@@ -19,7 +19,7 @@ from line import Line, LineNet, Lines, register, settings
 from processes import started
 
 from ppln import tasks
-from ppln.engine import checkpoint
+from ppln.engine import checkpoint, stored
 from ppln.engine.evaluate import evaluate
 from ppln.engine.log import Log
 from ppln.engine.train import Interrupted, Loop, train
@@ -534,6 +534,15 @@ def test_a_run_holds_its_folder_to_its_end(tmp_path, monkeypatch):
         train(settings(tmp_path, batch=64))
     train(settings(tmp_path, steps=1))
     assert seen == ["_open_folder", "_open_folder", "step", "__exit__"]
+
+
+def test_a_run_that_is_done_keeps_its_settings(tmp_path):
+    train(settings(tmp_path, steps=2))
+    before = (tmp_path / "config.yaml").read_bytes()
+    assert train(settings(tmp_path, steps=2, learning_rate=0.5), resume=True).step == 2
+    assert (tmp_path / "config.yaml").read_bytes() == before
+    train(settings(tmp_path, steps=3, learning_rate=0.5), resume=True)
+    assert stored.load(tmp_path / "config.yaml").optimizer.learning_rate == 0.5
 
 
 def test_bad_runs(tmp_path):

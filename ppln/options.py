@@ -18,7 +18,7 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ppln.errors import HELP, Help, in_options
@@ -78,6 +78,7 @@ class Command(NamedTuple):
     about: str  # a sentence or more
     options: list[Option]
     titles: dict[str, str]  # of sections
+    headings: Mapping[str, str] = MappingProxyType({})  # of options that stand apart, by name, instead
 
     def given(self, words: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The values that these words give: by section, by name. `--help` among them raises Help."""
@@ -152,9 +153,13 @@ class Command(NamedTuple):
         about, begin, example = self.about.partition("For example: ")
         lines += [*textwrap.wrap(about, width), *([begin + example] if example else []), ""]
         lines += _rows([option for option in self.options if option.is_position], width)
-        for title in dict.fromkeys(self.titles.values()):
-            there = [o for o in self.options if self.titles[o.section] == title and not o.is_position]
-            lines += ["", f"{title}:", *_rows(there, width)] if there else []
+        below: dict[str, list[Option]] = {}  # by title
+        for option in self.options:
+            if not option.is_position:
+                title = self.headings.get(option.name, self.titles[option.section])
+                below.setdefault(title, []).append(option)
+        for title, there in below.items():
+            lines += ["", f"{title}:", *_rows(there, width)]
         return "\n".join(lines).replace("\n\n\n", "\n\n").rstrip()
 
 

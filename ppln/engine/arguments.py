@@ -7,7 +7,7 @@ sections, so that flags need no prefix: `--batch 16`. Only the network's name ha
 
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +33,9 @@ class Invocation:
     """A file of settings, .yaml or .json, such as the config.yaml of another run. What it gives replaces
     what the recipe has, and options given here replace both. Default: none."""
     resume: bool = False
-    """Go on with the run in --out, from its newest checkpoint."""
+    """Go on with the run in --out, from its newest checkpoint and with its settings. Options given here
+    replace those from now on. --steps is the number of steps in all, those done before among them: a run
+    that is done is trained longer with a larger one, and is left as it is without."""
     from_start: bool = False
     """With --resume: where there is no checkpoint yet, begin at step 0. Without it, that is an error."""
 
@@ -130,7 +132,15 @@ def _command(task: str, start: Invocation, base: Train) -> Command:
         o._replace(name="network") if (o.section, o.name) == ("model", "name") else o for o in asked.options
     ]
     titles = {**asked.titles, "": "Where settings come from that are not given here"}
-    return asked._replace(options=[*first.options, *options], titles=titles)
+    return parted(asked._replace(options=[*first.options, *options], titles=titles), base.task)
+
+
+def parted(asked: Command, task: Task) -> Command:
+    """With the settings of made data below a heading of their own."""
+    made = next((f.default for f in fields(task) if f.name == "data"), "")
+    return asked._replace(
+        headings=dict.fromkeys(task.synthetic, f"For --data {made} only, not for --data windows")
+    )
 
 
 def _file(path: Path | None, task: str) -> dict[str, Any]:
@@ -169,9 +179,13 @@ def _run(out: Path, task: str) -> Train:
     return config
 
 
-def refuse_idle(task: Task, given: Collection[str]) -> None:
-    """What is asked for on the command line, and would change nothing, is an error."""
-    for name in task.idle:
+def refuse_idle(task: Task, given: Collection[str], split: str | None = None) -> None:
+    """What is asked for on the command line, and would change nothing, is an error.
+
+    split: where samples are not to train with, but to judge by.
+    """
+    unused = dict.fromkeys(task.unjudged(split), f"evaluation by {split} samples") if split else {}
+    for name, why in {**unused, **dict.fromkeys(task.idle, "this data set")}.items():
         if name in given:
             flag, value = name.replace("_", "-"), getattr(task, name)
-            raise ValueError(f"--{flag} is {value}, which this data set has no use for; leave it out")
+            raise ValueError(f"--{flag} is {value}, which {why} has no use for; leave it out")

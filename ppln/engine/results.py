@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ppln.engine import compare, provenance, stored
-from ppln.engine.arguments import refuse_idle
+from ppln.engine.arguments import parted, refuse_idle
 from ppln.engine.config import Machine
 from ppln.engine.evaluate import Evaluation, describe, evaluate_each, write
 from ppln.engine.fabric import holding, launch
@@ -128,7 +128,7 @@ def parse(source: str, words: Sequence[str]) -> WantedEvaluation:
     except ValueError:
         if set(HELP).isdisjoint(words) or source not in list_models():
             raise
-        raise Help(_command(source, DEFAULTS, task_of(source)()).help()) from None  # it has no weights yet
+        raise Help(_help(source, DEFAULTS, task_of(source)())) from None  # it has no weights yet
     how, task = DEFAULTS, network.task
     asked = _command(source, how, task)
     given = asked.given([word for word in words if word not in HELP])
@@ -137,15 +137,21 @@ def parse(source: str, words: Sequence[str]) -> WantedEvaluation:
     if given["how"].get("like"):
         how, task = _like(given["how"]["like"], task)
     if not set(HELP).isdisjoint(words):
-        raise Help(_command(source, how, task).help())
+        raise Help(_help(source, replace(how, **given["how"]), task))
     how = asked.flagged(lambda: replace(how, **given["how"]))
     task = asked.flagged(lambda: replace(task, **given["task"]))
-    refuse_idle(task, given["task"])
+    refuse_idle(task, given["task"], how.split)
     return WantedEvaluation(network, task, how)
 
 
 def _command(source: str, how: Evaluate, task: Task) -> Command:
-    return command(_HowAndTask(how, task), f"ppln evaluate {source}")
+    return parted(command(_HowAndTask(how, task), f"ppln evaluate {source}"), task)
+
+
+def _help(source: str, how: Evaluate, task: Task) -> str:
+    """Of the options that have a say in it."""
+    asked, unused = _command(source, how, task), task.unjudged(how.split)
+    return asked._replace(options=[option for option in asked.options if option.name not in unused]).help()
 
 
 def _like(path: Path, own: Task) -> tuple[Evaluate, Task]:
@@ -264,7 +270,7 @@ def _check_free(folder: Path, about: Mapping[str, Any], task: Task) -> None:
         "another network": was.get("model") != now["model"],
         "other weights": (was.get("checkpoint") or {}).get("sha256")
         != (now["checkpoint"] or {}).get("sha256"),
-        "another data set": _resolved(was.get("settings") or {}, task) != _resolved(now["settings"], task),
+        "another data set": _deciding(was, task, about["split"]) != _deciding(now, task, about["split"]),
         **{f"another --{name}": was.get(name) != now[name] for name in ("split", "limit", "precision")},
     }
     for what, differs in different.items():
@@ -285,8 +291,9 @@ def _check_samples(folder: Path, found: Evaluation) -> None:
         )
 
 
-def _resolved(settings: Mapping[str, Any], task: Task) -> dict[str, Any]:
-    """With folders by where they are, and not by how they were typed."""
+def _deciding(about: Mapping[str, Any], task: Task, split: str) -> dict[str, Any]:
+    """Settings that have a say, with folders by where they are, and not by how they were typed."""
     paths = {name for name, value in asdict(task).items() if isinstance(value, Path)}
-    given = stored.with_defaults(task.name, settings)
-    return {k: str(Path(v).resolve()) if k in paths and v else v for k, v in given.items()}
+    given = stored.with_defaults(task.name, about.get("settings") or {})
+    decide = {name: value for name, value in given.items() if name not in task.unjudged(split)}
+    return {k: str(Path(v).resolve()) if k in paths and v else v for k, v in decide.items()}

@@ -27,11 +27,6 @@ from ppln.models import create_model
 from ppln.protocols import BINS, FRAMES
 from ppln.tasks.task import Batch, Task, check_data, draw_times, length_of, pick
 
-_OF_SCENES = (
-    *("height", "width", "train_samples", "val_samples", "test_samples"),
-    *("textures", "motion_px", "substeps", "davis", "slow", "data_seed"),
-)
-
 
 @dataclass(frozen=True)
 class Deblur(Task):
@@ -40,6 +35,11 @@ class Deblur(Task):
     name: ClassVar[str] = "deblur"
     models: ClassVar[str] = "deblur-"
     metrics: ClassVar[Mapping[str, str]] = {"psnr": "higher", "ssim": "higher", "nrmse": "lower"}
+    synthetic: ClassVar[tuple[str, ...]] = (
+        *("height", "width", "train_samples", "val_samples", "test_samples"),
+        *("textures", "motion_px", "substeps", "davis", "slow", "data_seed"),
+    )
+    of_training: ClassVar[tuple[str, ...]] = ("edges", "times_per_sample")
 
     data: Literal["scenes", "windows"] = "scenes"
     """The data. scenes: synthetic, made as they are needed, textured surfaces that move before a simulated
@@ -77,10 +77,11 @@ class Deblur(Task):
     """In some scenes, let the camera's pixels follow the light slowly, as they do where it is dark."""
     train_times: int = FRAMES
     """How many sharp frames a training sample has, evenly spaced: 14; or 27 (40, 53, and so on), to learn
-    times in between, too: k times 13, and one, where --substeps is a multiple of k (of 2 for 27)."""
+    times in between, too: k times 13, and one, where --substeps is a multiple of k (of 2 for 27). Windows
+    have 14."""
     test_times: int = FRAMES
     """How many sharp frames a test sample has: 14, or more, as --train-times. If some are at times that
-    training never saw, these also have metrics of their own."""
+    training never saw, these also have metrics of their own. Windows have 14."""
     data_seed: int = 0
     """Seed of the scenes: another number, other scenes."""
 
@@ -99,10 +100,6 @@ class Deblur(Task):
             raise ValueError(f"edges is {self.edges}; give a finite number, 0 or more")
         if not 0 <= self.motion_px < math.inf:
             raise ValueError(f"motion_px is {self.motion_px}; give a finite number, 0 or more")
-
-    @property
-    def idle(self) -> tuple[str, ...]:
-        return () if self.data == "scenes" else _OF_SCENES
 
     def source(self, split: str) -> Source:
         if self.folder is not None:

@@ -34,11 +34,6 @@ from ppln.metrics import mpjpe
 from ppln.protocols import BONES, CAMERAS, CONFIDENCE, EVENT_FRAMES
 from ppln.tasks.task import Batch, Task, check_data, draw_times, length_of, pick
 
-_OF_PEOPLE = (
-    *("height", "width", "train_samples", "val_samples", "test_samples"),
-    *("motions", "even_movements", "substeps", "data_seed"),
-)
-
 
 @dataclass(frozen=True)
 class Pose(Task):
@@ -54,6 +49,11 @@ class Pose(Task):
     }
     unknown: ClassVar[tuple[str, ...]] = ("joints_px", "joints_mm")
     asked: ClassVar[tuple[str, ...]] = ("released_order", "subpixel")
+    synthetic: ClassVar[tuple[str, ...]] = (
+        *("height", "width", "train_samples", "val_samples", "test_samples"),
+        *("motions", "even_movements", "substeps", "data_seed"),
+    )
+    of_training: ClassVar[tuple[str, ...]] = ("times_per_sample",)
 
     data: Literal["people", "windows"] = "people"
     """The data. people: synthetic, made as they are needed, people who move before the cameras of the data
@@ -98,10 +98,6 @@ class Pose(Task):
         check_data(self, ("people", "windows"), "substeps", frames=EVENT_FRAMES)
         if not 0 < self.sigma_px < math.inf:
             raise ValueError(f"sigma_px is {self.sigma_px}; give a finite number above 0")
-
-    @property
-    def idle(self) -> tuple[str, ...]:
-        return () if self.data == "people" else _OF_PEOPLE
 
     @property
     def told(self) -> dict[str, Any]:

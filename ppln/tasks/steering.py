@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from ppln.datasets.synthetic.driving import Driving
 
 _Angles = NDArray[np.float32]
-_OF_DRIVING = (
-    *("height", "width", "train_samples", "val_samples", "test_samples"),
-    *("samples_per_drive", "data_seed"),
-)
 _PLOT = 260  # columns of a plot
 
 
@@ -56,6 +52,11 @@ class Steering(Task):
         "rmse_deg_between": "lower",
     }
     asked: ClassVar[tuple[str, ...]] = ("inputs",)
+    synthetic: ClassVar[tuple[str, ...]] = (
+        *("height", "width", "train_samples", "val_samples", "test_samples"),
+        *("samples_per_drive", "data_seed"),
+    )
+    of_training: ClassVar[tuple[str, ...]] = ("times_per_sample", "train_every")
 
     data: Literal["driving", "windows"] = "driving"
     """The data. driving: synthetic, made as they are needed, drives by day and at night. windows: parts of
@@ -97,10 +98,6 @@ class Steering(Task):
             raise ValueError(f"train_every is {self.train_every}; give 1 to {ROWS - 1}")
         if self.inputs not in ("both", "frames", "events"):
             raise ValueError(f"inputs is {self.inputs!r}; give both, frames or events")
-
-    @property
-    def idle(self) -> tuple[str, ...]:
-        return () if self.data == "driving" else _OF_DRIVING
 
     @property
     def told(self) -> dict[str, Any]:

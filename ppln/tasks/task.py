@@ -38,11 +38,17 @@ class Task(ABC):
     metrics: ClassVar[Mapping[str, str]]  # name -> "lower" or "higher" is better; the first decides
     unknown: ClassVar[tuple[str, ...]] = ()  # of a batch's extra, what is not finite where it is not known
     asked: ClassVar[tuple[str, ...]] = ()  # settings that say what a network is given, or what it means
+    synthetic: ClassVar[tuple[str, ...]] = ()  # settings that prepared windows have no use for
+    of_training: ClassVar[tuple[str, ...]] = ()  # settings that change nothing but training
 
     @property
     def idle(self) -> tuple[str, ...]:
         """Settings that its data set has no use for."""
-        return ()
+        return self.synthetic if getattr(self, "data", "") == "windows" else ()
+
+    def unjudged(self, split: str) -> tuple[str, ...]:
+        """Settings that have no say in how networks are judged by this split."""
+        return (*self.of_training, *(f"{other}_samples" for other in SPLITS if other != split))
 
     @property
     def told(self) -> dict[str, Any]:

@@ -147,8 +147,12 @@ def test_results_of_something_else_are_not_overwritten(monkeypatch):
     limit = f"evaluate steering-ppln {size} --test-samples 2 --limit 1"
     fails(monkeypatch, limit, "is of another --limit; give another --out, or --overwrite")
     fails(monkeypatch, limit.replace("--limit 1", "--limit 0"), "limit is 0; give 1 or more")
-    split = f"evaluate steering-ppln {size} --test-samples 2 --split val"
+    split = f"evaluate steering-ppln {size} --split val"
     fails(monkeypatch, split, "is of another --split; give another --out")
+    told["settings"] |= {"train_every": 5, "times_per_sample": 2, "train_samples": 7}  # none of it matters
+    Path("here/results.json").write_text(json.dumps(told))
+    run(monkeypatch, f"evaluate steering-ppln {size} --test-samples 2")
+    before = Path("here/results.json").read_bytes()
     run(monkeypatch, "evaluate run --device cpu")
     run(monkeypatch, f"train steering {TINY} --network steering-hu --out run --steps 2 --resume")
     fails(monkeypatch, "evaluate run --device cpu", "is of other weights; give another --out")
@@ -227,6 +231,33 @@ def test_help_of_a_network_without_weights(monkeypatch, capsys):
     said = capsys.readouterr().out
     assert said.startswith("usage: ppln evaluate pose-calabrese")
     assert "--sigma-px" in said
+
+
+def test_evaluation_knows_no_settings_of_training_alone(monkeypatch, capsys):
+    alone = ("--edges", "--times-per-sample", "--train-samples", "--val-samples")
+    run(monkeypatch, "evaluate deblur-edi --help")
+    said = capsys.readouterr().out
+    assert "--test-samples" in said
+    assert not any(option in said for option in alone)
+    run(monkeypatch, "evaluate deblur-edi --split train --help")
+    said = capsys.readouterr().out
+    assert "--train-samples" in said
+    assert "--test-samples" not in said
+    refused = "--edges is 2.0, which evaluation by test samples has no use for; leave it out"
+    fails(monkeypatch, "evaluate deblur-edi --edges 2", refused)
+    refused = "--train-samples is 9, which evaluation by val samples has no use for; leave it out"
+    fails(monkeypatch, "evaluate deblur-edi --split val --train-samples 9", refused)
+
+
+@pytest.mark.parametrize("command", ["train deblur", "evaluate deblur-edi"])
+def test_settings_of_scenes_stand_apart(command, monkeypatch, capsys):
+    run(monkeypatch, f"{command} --help")
+    first, _, rest = capsys.readouterr().out.partition("\nFor --data scenes only, not for --data windows:\n")
+    of_scenes, _, others = rest.partition("\n\n")
+    assert "--folder" in first
+    for option in ("--height", "--textures", "--slow", "--data-seed"):
+        assert option in of_scenes
+        assert option not in first + others
 
 
 def test_words_that_are_missing(monkeypatch):

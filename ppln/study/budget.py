@@ -37,9 +37,9 @@ class Reproduce:
     was tried. Trainings have fewer steps, unless --steps says how many."""
     windows: Annotated[tuple[str, ...], "NAME=FOLDER ..."] = ()
     """More data to test on: folders that `ppln prepare` wrote, each with a name for the tables, such as
-    slider=data/slider. Default: none."""
+    mine=data/mine. Default: none."""
     rates: Annotated[tuple[str, ...], "ROW=RATE ..."] = ()
-    """Other learning rates than the study's, for some rows, such as unet-14=3e-3. Default: none."""
+    """Other learning rates than the study's, for some rows, such as ppln=3e-3. Default: none."""
     steps: int | None = None
     """Steps of each training, each one update of the weights. Those of pose warm up for as large a part of
     them as in the study. Default: as the study has it."""
@@ -88,7 +88,7 @@ class Reproduce:
             try:
                 found[row] = float(rate)
             except ValueError:
-                raise ValueError(f"rates: {text!r} is not ROW=RATE, such as unet-14=3e-3") from None
+                raise ValueError(f"rates: {text!r} is not ROW=RATE, such as ppln=3e-3") from None
         return found
 
 

@@ -1,5 +1,6 @@
 """A study run, and its tables: what `ppln reproduce` does."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,23 @@ class Reproduction:
     found. Default: print the tables."""
 
 
+_LINES = {
+    "deblur": "deblurring, of synthetic scenes. Needs no files",
+    "steering": "steering, of synthetic drives. Needs no files",
+    "steering-donkey": "steering, on real video of a model car. Reads data/donkey of the current folder, "
+    "which `ppln prepare donkey` makes",
+    "pose": "pose, of synthetic people with recorded motions. Reads data/cmu_bvh.zip of the current folder, "
+    "and for the row dhp19 data/DHP_CNN.model, without which that row is left out",
+    "pose-half": "pose, with pictures half as high and wide. Reads data/cmu_bvh.zip of the current folder",
+}
+_MORE = (
+    "docs/data.md tells where the files are from. A whole study takes hours on a large GPU (docs/study-*.md "
+    "tell what each training took) and, by estimate, days to weeks on a CPU; --rows, --seeds and --minutes "
+    "do a part of it. The same pages have the tables of studies that were run; docs/architecture.md has a "
+    "glossary, of words such as mixed head and plain twin."
+)
+
+
 class WantedStudy(NamedTuple):
     study: Study
     options: Reproduction
@@ -42,10 +60,11 @@ def usage() -> str:
         "usage: ppln reproduce STUDY [OPTIONS]\n",
         "Repeat a study: train and evaluate all methods that it compares, on the same data and for as many",
         "steps, and make its tables, in which each method is a row.",
-        f"STUDY is {', '.join([*STUDIES][:-1])} or {[*STUDIES][-1]};",
-        "`ppln reproduce STUDY --help` lists the options. docs/study-deblur.md has the tables of deblur, and",
-        "docs/architecture.md has a glossary, of words such as mixed head and plain twin.\n",
+        "`ppln reproduce STUDY --help` lists the options. STUDY is one of:\n",
     ]
+    for name, line in _LINES.items():
+        lines += textwrap.wrap(f"{line}.", 96, initial_indent=f"  {name:17}", subsequent_indent=" " * 19)
+    lines += ["", *textwrap.wrap(_MORE, 98), ""]
     listed: dict[tuple[str, ...], list[str]] = {}  # studies by their rows: some have the same
     for name, study in STUDIES.items():
         listed.setdefault(tuple(f"  {row.key:24}{row.title}" for row in study.rows), []).append(name)
@@ -63,7 +82,9 @@ def asked_for(words: Sequence[str]) -> tuple[Command, WantedStudy]:
         raise Help(usage())
     if name not in STUDIES:
         raise ValueError(f"there is no study {name!r}; {meant(name, STUDIES)}")
-    asked = command(Reproduction(Reproduce(Path(f"runs/reproduce-{name}"))), f"ppln reproduce {name}")
+    defaults = Reproduction(Reproduce(Path(f"runs/reproduce-{name}")))
+    about = f"{Reproduction.__doc__} This study: {_LINES[name]}."
+    asked = command(defaults, f"ppln reproduce {name}", about)
     if STUDIES[name].task != "deblur":
         asked = asked._replace(options=[option for option in asked.options if option.name != "textures"])
     return asked, WantedStudy(STUDIES[name], asked.call(asked.given(rest)))

@@ -83,6 +83,7 @@ def _rows(rate: Mapping[str, float]) -> tuple[Row, ...]:
     )
 
 
+_MOTIONS = "data/cmu_bvh.zip"
 _DHP19 = Row("dhp19", "the network of DHP19's makers", "pose-calabrese", file="data/DHP_CNN.model")
 
 
@@ -108,7 +109,7 @@ def _study(
         name=name,
         settings={
             "task": {
-                **{"name": "pose", "data": "people", "motions": "data/cmu_bvh.zip", "times_per_sample": 4},
+                **{"name": "pose", "data": "people", "motions": _MOTIONS, "times_per_sample": 4},
                 **{"train_samples": 4096, "val_samples": 256, "test_samples": 256, **task},
             },
             "optimizer": {
@@ -156,6 +157,7 @@ def _study(
         paper_data="DHP19",
         one_tailed=True,
         parts=("movement", "subject", "movement, subject"),
+        needs={_MOTIONS: "it holds motions of CMU as BVH files; docs/data.md tells where they are from"},
         search=Search(rows=_SEARCHED, rates=(3e-4, 1e-3, 3e-3), steps=steps // 3, close=5.0, note=SEARCH),
         title=title,
         about=ABOUT,

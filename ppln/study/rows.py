@@ -144,6 +144,8 @@ class Study:
     """Columns of the task's judge, such as night, by which test sets are also judged part by part; or two,
     with a comma between."""
     search: Search | None = None
+    needs: Settings = field(default_factory=dict)
+    """What its task reads, by where it is: how to get it."""
     title: str = ""
     """Of its page."""
     about: str = ""

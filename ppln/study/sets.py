@@ -107,9 +107,21 @@ class StudySet(Held):
         return spots, {column: values.tolist() for column, values in found.items()}
 
 
+def check_there(study: Study, how: Reproduce) -> None:
+    """What a study reads is told to be missing at once, rather than by its first training."""
+    shared = common(study, how)["task"].values()
+    for path, advice in study.needs.items():
+        if path in shared and not Path(path).exists():
+            raise FileNotFoundError(
+                f"there is no {path} in the current folder, which the study {study.name} reads; {advice}"
+            )
+
+
 def test_sets(study: Study, how: Reproduce) -> dict[str, StudySet]:
     """The study's, and the folders that the options name."""
     shared = common(study, how)["task"]
+    if how.minutes != 0:
+        check_there(study, how)
     given = {} if how.test_samples is None else {"test_samples": how.test_samples}
     values: dict[str, dict[str, Any]] = {
         name: {**shared, **changes, **given} for name, changes in study.sets.items()
@@ -120,7 +132,7 @@ def test_sets(study: Study, how: Reproduce) -> dict[str, StudySet]:
         name, _, folder = text.partition("=")
         if not folder or not re.fullmatch(r"[\w-]+", name):
             raise ValueError(
-                f"windows: {text!r} is not NAME=FOLDER; give one such as slider=data/slider, NAME of "
+                f"windows: {text!r} is not NAME=FOLDER; give one such as mine=data/mine, NAME of "
                 "letters, digits, - and _"
             )
         if name in values:

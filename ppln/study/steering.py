@@ -198,6 +198,7 @@ def _study(
         paper=paper,
         paper_data="DDD20",
         one_tailed=True,
+        needs={"data/donkey": "`ppln prepare donkey --raw TUBS --out data/donkey` makes it (docs/data.md)"},
         search=Search(
             rows=(*_MAIN, *_TWINS, "rows", "rows-plain-10", "rows-plain-t"),
             rates=(3e-4, 1e-3, 3e-3),

@@ -35,7 +35,7 @@ from ppln.study.portions import Plain
 from ppln.study.processes import Job, OutOfTime, Say, each
 from ppln.study.reproduce import budget, check_budget, chosen
 from ppln.study.rows import Search, Settings, Study
-from ppln.study.sets import Samples
+from ppln.study.sets import Samples, check_there
 
 FILE = "tune.json"
 MORE = 8  # rates beyond those of the search, at most
@@ -57,6 +57,7 @@ def tune(study: Study, how: Reproduce, say: Say, add: Sequence[Path] = ()) -> di
         if getattr(how, name):
             told = " ".join(map(str, getattr(how, name)))
             raise ValueError(f"{name} is {told}, which --tune has no use for; leave it out")
+    check_there(study, how)
     how = replace(how, steps=how.steps or search.steps)
     rows = chosen(study, how, among=search.rows)
     full = [portions.read(path) for path in add]

@@ -12,11 +12,13 @@ from test_studies import RESULTS, assert_sound
 
 from ppln.datasets import dhp19, dhp19_frames
 from ppln.engine import provenance
+from ppln.errors import Help
 from ppln.models.keras import LAYERS
 from ppln.models.networks import shapes, without_memory
 from ppln.study import STUDIES, portions, runner, tables, tune
 from ppln.study.budget import Reproduce, train_settings
 from ppln.study.claims import judge
+from ppln.study.command import asked_for
 from ppln.study.reproduce import budget, check_budget, reproduce
 from ppln.study.rows import Claim, Column, Metric, Row, Search, Study, Table
 from ppln.tasks import Pose
@@ -259,6 +261,40 @@ def test_a_row_that_others_trained(tmp_path, monkeypatch):
     row = lines(tables.markdown(POSE, found), "Trained by others on real recordings")[POSE.row_title("dhp19")]
     assert row["3D MPJPE, people"] == f"{result['sets']['people']['metrics']['mpjpe_mm']:.1f}"
     assert "dhp19" not in [row.key for row in STUDIES["pose-half"].rows]  # it was trained at full size
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "advice"),
+    [
+        ("steering-donkey", "data/donkey", "`ppln prepare donkey --raw TUBS --out data/donkey` makes it"),
+        ("pose-half", "data/cmu_bvh.zip", "it holds motions of CMU as BVH files; docs/data.md tells where"),
+    ],
+)
+def test_files_of_a_study_are_asked_for_at_once(tmp_path, monkeypatch, name, file, advice):
+    monkeypatch.chdir(tmp_path)
+    how = Reproduce(tmp_path / "out", device="cpu")
+    for do in (reproduce, tune.tune):
+        with pytest.raises(FileNotFoundError) as caught:
+            do(STUDIES[name], how, print)
+        told = f"there is no {file} in the current folder, which the study {name} reads; {advice}"
+        assert str(caught.value).startswith(told)
+    assert not how.out.exists()
+    assert reproduce(STUDIES[name], replace(how, minutes=0), print)[0].now == []  # tables need no data
+
+
+def test_help_tells_of_every_study_what_it_reads():
+    for name, study in STUDIES.items():
+        told = " ".join(asked_for_help([name, "--help"]).split())
+        assert name in asked_for_help(["--help"])
+        assert [path for path in study.needs if path in study.settings["task"].values()] == [
+            path for path in ("data/donkey", "data/cmu_bvh.zip") if path in told
+        ]
+
+
+def asked_for_help(words):
+    with pytest.raises(Help) as caught:
+        asked_for(words)
+    return str(caught.value)
 
 
 def test_how_the_loss_fell_is_told(tmp_path):

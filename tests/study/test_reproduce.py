@@ -560,7 +560,7 @@ def test_other_learning_rates(tmp_path):
     [
         ({"rows": ("smal",)}, r"rows: there is no 'smal'; did you mean 'small'\? There are small, large"),
         ({"rates": ("smal=1e-3",)}, r"rates: there is no 'smal'; did you mean 'small'\?"),
-        ({"rates": ("small=fast",)}, "rates: 'small=fast' is not ROW=RATE, such as unet-14=3e-3"),
+        ({"rates": ("small=fast",)}, "rates: 'small=fast' is not ROW=RATE, such as ppln=3e-3"),
         ({"rates": ("small=-1",)}, "learning_rate"),
         ({"rates": ("small=1", "small=2")}, "rates are small=1, small=2; give each row once"),
         ({"windows": ("slider",)}, "windows: 'slider' is not NAME=FOLDER"),

@@ -147,7 +147,8 @@ class Run:
     out: Path = Path("runs/train")
     """The folder of this training, called the run: its settings, log, checkpoints and pictures."""
     seed: int = 0
-    """Seed of all that is random: new weights, the order of samples, what is drawn in them."""
+    """Seed of new weights, of the order of samples, and of what is drawn in training. Synthetic data have
+    --data-seed."""
     log_every: int = 10
     """Steps from one row of train.csv, in the run's folder, to the next. The screen shows at most one line
     every 5 s; in it, data is the share of the time in which the network waited for samples."""
@@ -162,8 +163,8 @@ class Run:
     """At each validation, write pictures of what the network predicts."""
     baselines: bool = True
     """At the start, also validate what needs no training here, to compare with. For deblurring: the blurry
-    frame, EDI, and "shipped", the trained network of the package; for steering: a wheel that stays straight;
-    for pose there is nothing."""
+    frame, EDI, and "shipped": deblur-ppln-head-small; for steering: a wheel that stays straight; for pose
+    there is nothing."""
     tensorboard: bool = True
     """Also write the log for TensorBoard."""
 

@@ -44,7 +44,7 @@ class Export:
 
     network: Path
     """The folder of a training or of one of its checkpoints, a .safetensors file that this command wrote, or
-    the name of a network that `ppln models` marks as trained."""
+    the name of a network that `ppln models` marks as trained, or as needing no training."""
     out: Path
     """The file to write. Its ending decides: .safetensors, which ppln reads; .onnx; or .pt2, of
     torch.export."""
@@ -87,7 +87,9 @@ def export(
     """
     source, out = Path(source), Path(out)
     if out.suffix not in SUFFIXES:
-        raise ValueError(f"out is {out}; give a name that ends in {', '.join(SUFFIXES)}")
+        raise ValueError(
+            f"out is {out}; give a name that ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+        )
     if out.suffix != ".safetensors" and dtype != "float32":
         raise ValueError(f"dtype is {dtype}, but {out.suffix} files have float32; leave it out")
     if out.suffix == ".onnx":

@@ -31,7 +31,8 @@ class Evaluate:
     """Which samples: those for training, for validation or for testing."""
     like: Path | None = None
     """Evaluate on the same samples as another training, given by its folder, or as other results, given by
-    the folder that `ppln evaluate` wrote. Default: the network's own data."""
+    the folder that `ppln evaluate` wrote. Default: of a training, its own data; of a name or a .safetensors
+    file, the standard data of its task, which are not those that it was trained on."""
     limit: int | None = None
     """Only N samples, evenly spread over all. Default: all."""
     out: Path | None = None
@@ -49,7 +50,7 @@ class Evaluate:
     """How many samples to compute at a time; fewer need less memory."""
     baselines: bool = True
     """On the same samples, also evaluate what there is without training: for deblurring, the blurry frame,
-    EDI, and "shipped", the trained network of the package."""
+    EDI, and "shipped": deblur-ppln-head-small; for steering, a wheel that stays straight."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: on a GPU (cuda) where there is one."""
     devices: int = 1
@@ -83,7 +84,7 @@ class _AnyNetwork:
     ppln evaluate deblur-edi --data windows --folder data/slider"""
 
     network: str
-    """The name of a network that `ppln models` marks as trained or to need no training, the folder of a
+    """The name of a network that `ppln models` marks as trained, or as needing no training, the folder of a
     training or of one of its checkpoints, or a .safetensors file of `ppln export`."""
     how: Evaluate = DEFAULTS
     """Options."""
@@ -96,7 +97,7 @@ class _HowAndTask:
     how: Evaluate
     """Options."""
     task: Task
-    """The data; the defaults are those of the network's training, or else of its task."""
+    """The data; the defaults are those of a training, of a name or a .safetensors file the task's."""
 
 
 def usage() -> str:

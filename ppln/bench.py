@@ -50,7 +50,7 @@ class Bench:
     """Samples at a time. Default: on the CPU 4, or 1 for the model; on a GPU 32, or 128 for the node."""
     channels: int | None = None
     """Channels in and out of the node or the layer; for the model, channels of its first level, of which
-    deeper ones have multiples. Default: 64; on the CPU 32, but for the model."""
+    deeper ones have multiples. Default: 64; for the node and the layer on the CPU, 32."""
     height: int | None = None
     """Rows of a picture, in pixels. Default: 60 on the CPU, 90 on a GPU, 180 for the model."""
     width: int | None = None
@@ -58,11 +58,11 @@ class Bench:
     segments: int = 3
     """How many straight segments a piecewise linear function has."""
     times: int = 1
-    """At how many times each function is evaluated."""
+    """At how many times each function is evaluated; the model takes 1."""
     loss: bool = False
-    """For the layer: begin the backward pass at a loss, the sum of the output. Without it, the gradient of
-    the output is given, ready made. That favours the bare convolution it is compared with, whose output, the
-    coefficients, is ten times as large."""
+    """For the layer: begin the backward pass at a loss, the sum of the output. Without --loss, a ready
+    gradient of the output is passed in, which favours the bare convolution that the layer is compared with:
+    its output, the coefficients, is ten times as large."""
     compile: bool = True
     """Also measure plain PyTorch under torch.compile, which is slow to start."""
     rounds: int = 15
@@ -74,6 +74,8 @@ class Bench:
 
     def __post_init__(self) -> None:
         check_least(self, 1, "batch", "channels", "height", "width", "segments", "times", "rounds")
+        if self.what == "model" and self.times > 1:
+            raise ValueError(f"times is {self.times}; the model takes 1")
 
 
 def run(bench: Bench) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def _usage() -> str:
             "where a person's joints are.\n",
             *(f"  {name:19}{entry.about}" for name, entry in _COMMANDS.items()),
             "\n`ppln COMMAND --help` tells the options of a command, and `ppln --version` the version.",
-            "To begin: `ppln demo`. An error is one line; with --debug, a traceback is printed, too.",
+            "To begin: `ppln demo`. An error is one line; with --debug, a traceback in place of it.",
         ]
     )
 

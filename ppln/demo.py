@@ -60,8 +60,9 @@ Networks = Sequence[tuple[str, Deblurrer]]
 
 @dataclass(frozen=True)
 class Demo:
-    """Simulate a blurry recording, make it sharp by EDI, which needs no training, and by the two trained
-    networks of the package, and write a page that shows all. It takes about a minute."""
+    """Simulate a blurry recording, make it sharp by EDI, which needs no training, by deblur-ppln-head-small
+    ("ours") and by deblur-unet-14-small ("U-Net"), and write a page that shows all. It takes about a
+    minute."""
 
     out: Path = Path("out")
     """The folder to write demo.html to, with two films, two pictures and metrics.json. An earlier demo
@@ -75,8 +76,9 @@ class Demo:
     motion_px: float = 80.0
     """How far things in a scene move during the exposure, in pixels, at most."""
     textures: str = "scikit-image"
-    """What is on the surfaces of scenes: "scikit-image", photographs that come with that package; "made",
-    patterns made by arithmetic; or a folder of pictures."""
+    """What is on the surfaces of scenes: "made", patterns made by arithmetic; "scikit-image", photographs
+    that come with that package; or a folder of pictures and videos. Several may be given, with "+"
+    between."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.scene < 10_000:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast, overload
 
 from ppln.events.io import Options, RecordingError, sources
+from ppln.image_files import PICTURES
 from ppln.options import POSITION, of_names
 from ppln.progress import Screen, quiet
 
@@ -35,8 +36,9 @@ class DeblurOptions:
     """In the film of --compare, also show the frames of EDI, the event-based double integral, which needs no
     training."""
     network: str = "deblur-ppln-head-small"
-    """The network to use: the name of one for deblurring that `ppln models` marks as trained, the folder of a
-    training or of one of its checkpoints, or a .safetensors file of `ppln export`."""
+    """The network to use: the name of one for deblurring that `ppln models` marks as trained, or as needing
+    no training, the folder of a training or of one of its checkpoints, or a .safetensors file of `ppln
+    export`."""
     frame: Path | None = None
     """Instead of a recording, one blurry picture; it needs --events and --exposure-us. Default: none."""
     events: Path | None = None
@@ -81,6 +83,12 @@ class DeblurOptions:
             raise ValueError(
                 f"frame is {self.frame}, but there is a RECORDING, too; frame=PICTURE is for a picture "
                 "without one; to choose frames of a recording, give frames=NUMBERS"
+            )
+        file = self.recording
+        if file is not None and file.suffix.lower() in PICTURES and file.is_file():
+            raise ValueError(
+                f"{file} is a picture, and no recording; give it as frame=PICTURE, with events=FILE and "
+                "exposure_us=(BEGIN, END)"
             )
         if (self.recording is None) == (self.frame is None) or (self.frame is None) != (self.events is None):
             raise ValueError(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ppln.imports import require
 
+PICTURES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 IMAGEIO = "imageio[ffmpeg]>=2.30"  # for pictures and films
 MOST_PIXELS = 1 << 26  # of a picture: few bytes of a file can stand for any number
 

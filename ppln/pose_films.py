@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from ppln.events.io import Options, sources
+from ppln.events.io import Reading, sources
 from ppln.files import check_beside, check_target
 from ppln.options import POSITION, of_names
 from ppln.progress import Screen, quiet
@@ -40,7 +40,7 @@ class PoseOptions:
 
     recording: Annotated[Path, POSITION]
     """The recording of a camera with events: a file, or a folder. `ppln info` tells what is in it. Or one
-    file of all four cameras of DHP19, of which cameras 2 and 3 are taken."""
+    file of all four cameras of DHP19, of which cameras 2 and 3 are taken, as DHP19 counts them, from 1."""
     second: Annotated[Path | None, POSITION] = None
     """The recording of the other camera, of the same time and with the same clock. Without --cameras, the
     first is camera 2 of DHP19, and this one camera 3. Default: none, but then RECORDING must hold both."""
@@ -48,20 +48,21 @@ class PoseOptions:
     """The film: a name that ends in .mp4 or .gif, or a folder, for PNG files. Default: none, but then --csv
     or --bvh must be given."""
     csv: Path | None = None
-    """The table of the joints, a name that ends in .csv. Default: beside the film, as film.joints.csv beside
-    film.mp4."""
+    """The table of the joints, in mm, with how sure they are: a name that ends in .csv. Default: beside the
+    film, as film.joints.csv beside film.mp4."""
     bvh: Path | None = None
-    """The motion of the joints, a name that ends in .bvh. Default: beside the film, as film.joints.bvh beside
-    film.mp4."""
+    """The motion of the joints, in mm, a name that ends in .bvh. Default: beside the film, as film.joints.bvh
+    beside film.mp4."""
     fps: float = 25.0
     """How many times per second of the recording joints are found, and the film has a picture."""
     network: str = "pose-ppln"
     """The network to use: the name of one for pose that `ppln models` marks as trained, the folder of a
-    training (ppln train pose) or of one of its checkpoints, or a .safetensors file of `ppln export`."""
+    training (ppln train pose) or of one of its checkpoints, or a .safetensors file of `ppln export`. It must
+    be given, until a network for pose comes with the package."""
     cameras: Path | None = None
     """A JSON file with the projection matrices of both cameras, in the order of the recordings, each three
-    lists of four numbers: from millimetres to columns and rows, counted from the top left. Default:
-    those of DHP19."""
+    lists of four numbers: from millimetres to columns and rows, in pixels from the top left. Default: those
+    of DHP19."""
     play_fps: float | None = None
     """How many pictures per second the film plays. Default: as many as --fps, so that it plays as fast as it
     was recorded."""
@@ -74,7 +75,7 @@ class PoseOptions:
     """Replace a film, a table and a motion that exist."""
     format: str | None = None
     """The format of the recordings, such as aedat4. Default: as their content tells."""
-    reading: Options = Options()  # noqa: RUF009
+    reading: Reading = Reading()  # noqa: RUF009
     """How the recordings are read."""
 
     def __post_init__(self) -> None:

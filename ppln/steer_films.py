@@ -49,8 +49,9 @@ class SteerOptions:
     seed: int = 0
     """With --simulate-events: seed of the camera's noise, and of how its pixels differ."""
     fps: float | None = None
-    """How many frames of the video are one second of the scene. Give it for a folder of pictures, and for a
-    video that plays in slow motion. Default: as the video tells."""
+    """With --simulate-events, of the input: how many frames of the video are one second of the scene. Give it
+    for a folder of pictures, and for a video that plays in slow motion. For the output, see --hz and
+    --film-hz. Default: as the video tells."""
     film_hz: float = 20.0
     """How many pictures the film has for each second of the recording."""
     play_fps: float | None = None

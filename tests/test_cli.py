@@ -140,6 +140,7 @@ def test_one_flag_is_one_thing(monkeypatch, capsys):
     ("arguments", "says"),
     [
         (["bnech"], "there is no command 'bnech'; did you mean bench"),
+        (["bench", "model", "--times", "2"], "--times is 2; the model takes 1"),
         pytest.param(
             ["bench", "node", "--device", "cuda"],
             "torch sees no GPU",

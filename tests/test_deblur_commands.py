@@ -234,6 +234,13 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
         assert not (tmp_path / "film.mp4").exists()
 
 
+def test_a_picture_is_no_recording(monkeypatch, tmp_path):
+    (tmp_path / "a.PNG").write_bytes(b"\x89PNG")
+    says = r"a.PNG is a picture, and no recording; give it as --frame PICTURE, with --events FILE and --expos"
+    with pytest.raises(SystemExit, match=says):
+        run(monkeypatch, "deblur", tmp_path / "a.PNG", "-o", tmp_path / "film.mp4")
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -243,7 +250,7 @@ def test_mistakes(blurry, recording, scenes, monkeypatch, tmp_path):
         (["--tile", "100"], "tile is 100; give a multiple of 16, 128 or more"),
         (
             ["--network", "nothing"],
-            "--network is nothing, which is not there; .* with weights: deblur-edi, .*14-small$",
+            "--network is nothing, which is not there; .* or needs no training: deblur-edi, .*14-small$",
         ),
         (["--network", "steering-ppln"], "such as 'deblur-ppln-head-small'"),
         (["--device", "cuda"], "torch sees no GPU here"),

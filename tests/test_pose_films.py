@@ -275,6 +275,7 @@ def test_what_is_read_is_not_replaced(recordings, knows, monkeypatch, tmp_path):
         ),
         (["-o", "a.mp4", "--network", "steering-ppln"], "--network is steering-ppln; give one for pose"),
         (["-o", "a.mp4", "--network", "deblur-edi"], "--network is deblur-edi; give one for pose"),
+        (["-o", "a.mp4", "--camera", "1"], "there is no option --camera; did you mean --cameras"),
         (["-o", "a.mp4", "--play-fps", "0"], "--play-fps is 0.0; give a number from 0.01 to 1000"),
         (["-o", "a.mp4", "--device", "cuda"], "torch sees no GPU here"),
         (["-o", "a.mp4", "--format", "none"], "format is 'none', which is not known"),

@@ -282,7 +282,7 @@ def test_what_is_read_is_not_replaced(recording, folder, monkeypatch, tmp_path):
         (["--csv", "none/a.csv"], "there is no folder none"),
         (
             ["-o", "film.mp4", "--network", "nothing"],
-            "--network is nothing, which is not there; .* with weights: steering-ppln$",
+            "--network is nothing, which is not there; .* trained or needs no training: steering-ppln$",
         ),
         (["-o", "film.mp4", "--network", "steering-hu"], "there are no weights for 'steering-hu' yet"),
         (["-o", "film.mp4", "--network", "deblur-edi"], "--network is deblur-edi; give one for steering"),

@@ -46,8 +46,8 @@ class HQF:
     }
 
     raw: Path
-    """The folder with HQF's recordings, NAME.bag. The package has no copy of them; download them from the
-    page of the data set."""
+    """The folder with HQF's recordings, NAME.bag. The package has no copy of them; download them from
+    timostoff.github.io/20ecnn."""
     out: Path = Path("data/hqf")
     """The folder to write to. The same command goes on where an earlier one was interrupted."""
     partial: bool = False
@@ -64,8 +64,9 @@ class HQF:
 class Recordings:
     """Cut recordings with events and sharp grey frames into windows to train and evaluate deblurring on. A
     window is one sample: some sharp frames, the truth; their mean, the blurry frame; and the events from the
-    first to the last. `ppln evaluate NETWORK --data windows --folder OUT` takes the folder, and so does `ppln
-    train deblur`. For example: ppln prepare recordings --raw slider.zip -o data/slider"""
+    first to the last. `ppln evaluate NETWORK --data windows --folder OUT` takes the folder. `ppln train
+    deblur` also takes it, if there are windows in it for training and for validation, as --use time makes
+    them. For example: ppln prepare recordings --raw slider.zip -o data/slider"""
 
     SAID: ClassVar[Mapping[str, str]] = {**HQF.SAID, "split": "--use"}
 
@@ -75,8 +76,8 @@ class Recordings:
     """The folder to write to. The same command goes on where an earlier one was interrupted."""
     use: Split = "test"
     """What these recordings are for: training, validation or testing. time: for all three, each recording
-    split by time, its beginning for training, its end for testing; a recording must have 5 windows or
-    more."""
+    split by time: its beginning for training, some before its end for validation, its end for testing. One
+    window is left out between them, so a recording must have 5 or more."""
     frames_per_blur: int = FRAMES
     """How many sharp frames a window has. The networks of the package were trained with 14."""
     making: Making = field(default_factory=Making)
@@ -129,7 +130,7 @@ class DDD20Recordings:
     raw: Path
     """The folder with DDD20's recordings, also in folders in it: as recorded (rec*.hdf5), or as the data
     set's own tools export them, every 50 ms (rec*_export.hdf5); where there are both, the export is taken.
-    The package has no copy of them; download them from the page of the data set."""
+    The package has no copy of them; download them from sites.google.com/view/davis-driving-dataset-2020."""
     out: Path = Path("data/ddd20")
     """The folder to write to. The same command goes on where an earlier one was interrupted."""
     partial: bool = False
@@ -162,7 +163,7 @@ class DHP19Movements:
     raw: Path
     """The folder with DHP19's recordings: as published (DVS_movies and Vicon_data), or as the data set's own
     tool makes event frames of them (S*_session*_mov*_7500events.h5, and _label.h5 beside each). The package
-    has no copy of them; download them from the page of the data set."""
+    has no copy of them; download them from sites.google.com/view/dhp19."""
     out: Path = Path("data/dhp19")
     """The folder to write to. The same command goes on where an earlier one was interrupted."""
     partial: bool = False

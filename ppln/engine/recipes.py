@@ -103,7 +103,8 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             compile=False,
         ),
         "finetune": Recipe(
-            "go on from trained weights, on your recordings: --data windows --folder PATH",
+            "go on from trained weights, on your recordings: give --data windows --folder PATH, of `ppln "
+            "prepare recordings --use time`",
             Train(
                 Deblur(edges=2.0),
                 Model("deblur-ppln-head-small", weights=Path("deblur-ppln-head-small")),

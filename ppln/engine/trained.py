@@ -70,7 +70,11 @@ def find(
         close = nearest(str(source), every)
         bare = "" if close in names else ", which has no weights yet"
         perhaps = f"did you mean {close}{bare}? Or " if close else ""
-        there = f", or the name of a network with weights: {', '.join(names)}" if names else ""
+        there = (
+            f", or the name of a network that is trained or needs no training: {', '.join(names)}"
+            if names
+            else ""
+        )
         none = "" if names else f"; no network for {task} comes with weights yet"
         raise FileNotFoundError(
             f"{argument} is {source}, which is not there; {perhaps}give a run's folder"

@@ -21,11 +21,10 @@ from ppln.events.events import whole
 from ppln.events.io import Header, Packet, RecordingError, Tell, native, regular
 from ppln.events.recording import Frames
 from ppln.events.simulate import DVS, simulate_video
-from ppln.image_files import IMAGEIO, read_picture
+from ppln.image_files import IMAGEIO, PICTURES, read_picture
 from ppln.imports import require
 from ppln.progress import Screen
 
-PICTURES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 LUMA = np.array([0.299, 0.587, 0.114])  # of red, green and blue, as in video
 
 Stream = Iterator[tuple[int, NDArray]]
@@ -50,8 +49,8 @@ class Simulate:
     keep_frames: bool = True
     """Also write frames, as a camera with both would: those of the video, in grey."""
     blur: int = 1
-    """Make each frame that is written the mean of N frames of the video, for `ppln deblur`. 1: the
-    frames of the video themselves, which are sharp."""
+    """Write one frame for every N frames of the video, their mean, which is blurry, for `ppln deblur`: no
+    frame of the video is in two of them. 1: the frames of the video themselves, which are sharp."""
     overwrite: bool = False
     """Replace a file that exists."""
 

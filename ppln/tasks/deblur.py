@@ -64,7 +64,8 @@ class Deblur(Task):
     neighbour. Errors of the pixels themselves have weight 1. 0: edges do not count."""
     textures: str = "made"
     """What is on the surfaces of scenes: "made", patterns made by arithmetic; "scikit-image", photographs
-    that come with that package; a folder of pictures; or several, with "+" between."""
+    that come with that package; or a folder of pictures and videos. Several may be given, with "+"
+    between."""
     motion_px: float = 80.0
     """How far things in a scene move during the exposure, in pixels, at most."""
     substeps: int = 8

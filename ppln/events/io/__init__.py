@@ -85,18 +85,24 @@ class Header:
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to read, where the file leaves a choice."""
+class Reading:
+    """How to read, whichever camera of a file is taken."""
 
     sensor: Annotated[tuple[int, int] | None, "HEIGHT WIDTH"] = None
     """Rows and columns of the sensor, in pixels, for files that do not tell; where a file does, they must
     agree. Default: as the file tells."""
-    camera: int | None = None
-    """Which camera, counted from 0, of a file with several. Default: the only one."""
     repair: bool = False
     """Read a faulty file all the same: leave out events outside the sensor or before time 0, sort by time,
     stop before a record that is cut short; and tell what was done. The file itself stays as it is. Without
     it, faults are errors."""
+
+
+@dataclass(frozen=True)
+class Options(Reading):
+    """How to read, where the file leaves a choice."""
+
+    camera: int | None = None
+    """Which camera, counted from 0, of a file with several. Default: the only one."""
 
 
 Packet = Header | Events | Frames | Triggers | Signal | Imu | Unread
@@ -161,8 +167,8 @@ def detect(path: str | Path) -> str:
             f"{path} is a folder, and no recording itself; give a file, or the folder of a recording"
         )
     raise RecordingError(
-        f"{path} is of no known format; known are: {', '.join(FORMATS)}; of a video, `ppln simulate VIDEO "
-        "OUT.h5` makes a recording"
+        f"{path} is of no known format; docs/howto-events.md lists those that are known; of a video, `ppln "
+        "simulate VIDEO OUT.h5` makes a recording"
     )
 
 

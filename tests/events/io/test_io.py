@@ -111,7 +111,7 @@ def test_what_cannot_be_detected(formats, tmp_path):
     path.write_bytes(b"3")
     with pytest.raises(
         RecordingError,
-        match="file is of no known format; known are: one, two; of a video, `ppln simulate VIDEO",
+        match=r"file is of no known format; docs/howto-events.md lists those that are known; of a video, ",
     ):
         detect(path)
     with pytest.raises(ValueError, match="format is 'three', which is not known; there are: one, two"):

@@ -60,11 +60,22 @@ def dump(values: Mapping[str, Any]) -> str:
     return yaml.dump(values, Dumper=dumper, sort_keys=False, width=110)
 
 
+def _time(loader: Any, node: Any) -> Any:
+    try:
+        return loader.construct_yaml_timestamp(node)
+    except ValueError as error:
+        line = node.start_mark.line + 1
+        raise ValueError(
+            f"line {line} has {node.value}, which is no date ({error}); correct it, or put it in quotes"
+        ) from None
+
+
 def _yaml() -> tuple[Any, Any, Any]:
     """The module, a loader and a dumper for which 1e-3 is a number, as it is for everyone else."""
     yaml = require("yaml", "pyyaml", "a file of settings")
     loader, dumper = type("Loader", (yaml.SafeLoader,), {}), type("Dumper", (yaml.SafeDumper,), {})
     number = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
+    loader.add_constructor("tag:yaml.org,2002:timestamp", _time)  # type: ignore[attr-defined]
     for kind in (loader, dumper):
         kind.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))  # type: ignore[attr-defined]
     return yaml, loader, dumper

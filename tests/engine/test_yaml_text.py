@@ -24,6 +24,10 @@ def levels(first: str, *, join: str) -> str:
         ("- " * 5000 + "a", "nested too deep"),
         ("[" * 50 + "]" * 50, "nested more than 40 deep"),
         ("x" * (CHARACTERS + 1), "has 100,001 characters, and settings have 100,000 at most"),
+        (
+            "a: 1\nb: 2026-13-01",
+            r"line 2 has 2026-13-01, which is no date \(month must be in 1..12.*in quotes",
+        ),
         ('a: !!int ""', "a value that is not of its type"),
         ('a: !!float ""', "a value that is not of its type"),
         ("a: !!bool x", "a value that is not of its type"),

@@ -168,6 +168,8 @@ def resolve(path: Path) -> Path:
                 return (root / "latest").resolve()
             if steps := _steps(root):  # the link was lost, by copying for example
                 return steps[-1].resolve()
+    elif path.exists() and not path.is_file():
+        raise CheckpointError(f"{path} is no plain file and no folder; give a run's folder, or a file")
     elif path.is_symlink():
         raise CheckpointError(f"{path} points to nothing; give a step's folder beside it")
     raise CheckpointError(f"no checkpoint in {path}; give a run's folder or one of its checkpoints")

@@ -247,6 +247,9 @@ def test_resolve_says_what_is_wrong(tmp_path):
             resolve(path)
     assert newest(tmp_path, never) is None
     assert newest(tmp_path / "missing", never) is None
+    (tmp_path / "device").symlink_to("/dev/null")
+    with pytest.raises(CheckpointError, match="device is no plain file and no folder; give a run's folder"):
+        resolve(tmp_path / "device")
 
 
 def edit(path, old, new):

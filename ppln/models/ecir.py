@@ -111,8 +111,8 @@ class DeblurECIR(UNet, Deblurrer):
     protocol, and what it adds to them is interpolated linearly in between, so that a frame depends on
     x and its own t alone. Both parts are trained together.
 
-    refine: False leaves the polynomials as they are: their mean is the blurry frame, exactly. balance: see
-    Deblurrer; not in the paper.
+    refine: False leaves the polynomials as they are: their mean is the blurry frame, exactly. balance: weigh
+    the two polarities by how their counts vary over the picture; not in the paper.
     """
 
     antiderivatives: Tensor  # [2^13, N * N]

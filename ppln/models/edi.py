@@ -39,7 +39,7 @@ class DeblurEDI(Deblurrer):
     polarities. None: `search` finds it for each sample, from min_contrast to max_contrast.
     mean: what the blurry frame is the mean of. "frames": the 14 frames at linspace(0, 1, 14), where blur was
     made from frames. "exposure": all light of the exposure, in a camera's own blurry frames.
-    balance: see Deblurrer.
+    balance: weigh the two polarities by how their counts vary over the picture.
     """
 
     def __init__(

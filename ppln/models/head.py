@@ -36,7 +36,8 @@ class DeblurPPLNHead(UNet, Deblurrer):
     the blurry frame; "regressed": predicted; "none": no PP layer is normalised. jitter: in training layers
     are told t up to so many bins of time too early or late, so that their potentials run smoothly between the
     times that there are frames of; less towards 0 and 1; the events around t are exact. around: False, to
-    compare with: the head is told t, but not what happened around it. balance: see Deblurrer.
+    compare with: the head is told t, but not what happened around it. balance: weigh the
+    two polarities by how their counts vary over the picture.
     """
 
     def __init__(

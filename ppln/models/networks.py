@@ -43,7 +43,16 @@ class NetworkSpec(NamedTuple):
 
     @property
     def summary(self) -> str:
-        return self.about or (getattr(self.make, "func", self.make).__doc__ or "").partition("\n")[0]
+        return self.about or self._doc.partition("\n")[0]
+
+    @property
+    def details(self) -> str:
+        """What its class says beyond the first line: mostly of its options."""
+        return self._doc.partition("\n")[2].strip()
+
+    @property
+    def _doc(self) -> str:
+        return inspect.getdoc(getattr(self.make, "func", self.make)) or ""
 
 
 MOST = 2000

@@ -165,7 +165,8 @@ class DeblurUNet(UNet, Deblurrer):
 class DeblurUNetT(UNet, Deblurrer):
     """U-Net, told t: plain; t in [0, 1] is one more channel of its input, after the blurry frame.
 
-    residual: it gives what to add to the blurry frame, at first nothing. balance: see Deblurrer.
+    residual: it gives what to add to the blurry frame, at first nothing. balance: weigh the two polarities
+    by how their counts vary over the picture.
     """
 
     def __init__(self, *, width: int = 192, residual: bool = False, balance: bool = False) -> None:
@@ -188,7 +189,8 @@ class DeblurUNet14(UNet, Deblurrer):
     """U-Net, 14 outputs: plain, with an output for each of 14 time stamps, evenly spaced.
 
     frames: another number of them. Between those it is interpolated linearly. residual: they are what to add
-    to the blurry frame, at first nothing. balance: see Deblurrer.
+    to the blurry frame, at first nothing. balance: weigh the two polarities by how their counts vary over
+    the picture.
     """
 
     def __init__(

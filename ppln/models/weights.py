@@ -9,6 +9,7 @@ float32, and whole numbers stay what they are.
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -57,6 +58,14 @@ class Measured(NamedTuple):
     data: str  # what it was measured on
 
 
+_OPTIONS = {  # that many networks have
+    "width": "how many channels the first level or layer has; deeper ones have multiples of it.",
+    "segments": "of the piecewise linear functions that PP layers predict.",
+    "temperature": "the higher, the sharper these functions bend from segment to segment; None: at once.",
+    "normalize": "whether the mean of each function over time is set.",
+}
+
+
 @dataclass(frozen=True)
 class Card:
     """What is known of a network and its weights. `write` fills in the last four."""
@@ -92,6 +101,14 @@ class Card:
         if trained:
             rows |= {"budget": self.budget, "licence": self.licence, "date": self.date}
         page = [f"# {self.name}", network.summary, grid([("", ""), *rows.items()], padded=False)]
+        if self.options:
+            shared = [
+                of
+                for of in _OPTIONS
+                if of in self.options and not re.search(rf"\b{of}(:|  )", network.details)
+            ]
+            told = "\n".join(f"* {of}: {_OPTIONS[of]}" for of in shared)
+            page += ["## How it works, and its options", *filter(None, [network.details, told])]
         if self.metrics:
             lines = [(m.name, f"{m.value:.6g}", m.unit, m.data) for m in self.metrics]
             page += ["## Metrics", grid([("metric", "value", "unit", "measured on"), *lines], padded=False)]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ppln.files import sha256
+from ppln.forms import shown
 from ppln.models import weights
 from ppln.models.networks import NETWORKS, all_options, check_shapes, known, without_memory
 from ppln.models.weights import Card
@@ -58,7 +59,14 @@ def create_model(name: str, pretrained: bool | str | Path = False, **options: An
     """
     all_options(known(name), options)  # no others
     if not pretrained or not NETWORKS[name].learns:
-        return NETWORKS[name].make(**options)
+        try:
+            return NETWORKS[name].make(**options)
+        except RuntimeError as error:
+            if "can't allocate memory" not in str(error):
+                raise
+            raise MemoryError(
+                f"out of memory for {name} with the options {shown(options)}; give smaller ones"
+            ) from None
     path = weights_file(name) if pretrained is True else _given(name, Path(pretrained))
     model, found = weights.read(path)
     check_name(name, path, found)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import ppln
 from ppln.models import Card, card, weights, zoo
+from ppln.models.networks import NETWORKS
 
 MOST_BYTES = 16 * 2**20  # of a file in the package
 
@@ -136,11 +138,25 @@ def test_unknown_names(tmp_path: Path):
             call("pose-pln")
 
 
+def test_options_that_memory_has_no_room_for(monkeypatch):
+    def make(segments: int = 3):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setitem(NETWORKS, "steering-ppln", NETWORKS["steering-ppln"]._replace(make=make))
+    message = "out of memory for steering-ppln with the options {'segments': 9}; give smaller ones"
+    with pytest.raises(MemoryError, match=re.escape(message)):
+        ppln.create_model("steering-ppln", segments=9)
+
+
 @pytest.mark.parametrize("name", ppln.list_models())
 def test_every_network_has_a_card(name: str):
     found = card(name)
     page = found.markdown()
     assert f"# {name}\n" in page
+    assert ("## How it works, and its options" in page) == bool(found.options)
+    assert NETWORKS[name].details in page or not found.options
+    for option in found.options.keys() & {"width", "segments", "temperature", "normalize", "balance"}:
+        assert re.search(rf"^.*\b{option}(:|  ) *\w", page.partition("its options")[2], re.MULTILINE)
     assert found.parameters > 1e5 or name == "deblur-edi"
     assert f"{found.parameters:,}" in page
     assert "[B, T" in page

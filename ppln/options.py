@@ -153,13 +153,14 @@ class Command(NamedTuple):
         about, begin, example = self.about.partition("For example: ")
         lines += [*textwrap.wrap(about, width), *([begin + example] if example else []), ""]
         lines += _rows([option for option in self.options if option.is_position], width)
-        below: dict[str, list[Option]] = {}  # by title
-        for option in self.options:
-            if not option.is_position:
-                title = self.headings.get(option.name, self.titles[option.section])
-                below.setdefault(title, []).append(option)
+        below: dict[str, list[Option]] = {}  # a title, of a section or within one
+        for section, title in self.titles.items():
+            below.setdefault(title, [])
+            for option in self.options:
+                if option.section == section and not option.is_position:
+                    below.setdefault(self.headings.get(option.name, title), []).append(option)
         for title, there in below.items():
-            lines += ["", f"{title}:", *_rows(there, width)]
+            lines += ["", f"{title}:", *_rows(there, width)] if there else []
         return "\n".join(lines).replace("\n\n\n", "\n\n").rstrip()
 
 

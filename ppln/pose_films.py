@@ -58,7 +58,7 @@ class PoseOptions:
     network: str = "pose-ppln"
     """The network to use: the name of one for pose that `ppln models` marks as trained, the folder of a
     training (ppln train pose) or of one of its checkpoints, or a .safetensors file of `ppln export`. It must
-    be given, until a network for pose comes with the package."""
+    be given, until pose-ppln comes with trained weights."""
     cameras: Path | None = None
     """A JSON file with the projection matrices of both cameras, in the order of the recordings, each three
     lists of four numbers: from millimetres to columns and rows, in pixels from the top left. Default: those

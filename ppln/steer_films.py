@@ -25,8 +25,9 @@ COLUMNS = ("time_us", "angle_deg", "true_angle_deg", "network", "trained_on")
 @dataclass(frozen=True)
 class SteerOptions:
     """Find the angle of a car's steering wheel in a recording of a camera behind the windscreen, from its
-    frames and events. The film shows these and the wheel; a table has the angles. The network of the package
-    was trained on synthetic drives only. For example: ppln steer recording.hdf5 -o wheel.mp4"""
+    frames and events. The film shows these and the wheel; a table has the angles. steering-ppln, the network
+    of the package, was trained on synthetic drives only. For example: ppln steer recording.hdf5 -o
+    wheel.mp4"""
 
     recording: Annotated[Path, POSITION]
     """A recording with frames: a file, or a folder. `ppln info` tells what is in it. Or, with

@@ -187,6 +187,14 @@ def test_an_example_has_a_line_of_its_own(monkeypatch):
     assert lines[2:6] == ["Count something, for as long as it", "takes.", "For example: x --count 4", ""]
 
 
+def test_options_may_stand_apart_below_their_section():
+    asked = command(Convert, "x")
+    text = asked._replace(headings={"gain": "Of light", "repair": "Of faults"}).help()
+    titles = [line for line in text.splitlines() if line.endswith(":") and line[0] != " "]
+    assert titles == ["Options:", "Of light:", "How it is read:", "Of faults:"]
+    assert "--gain" in text.partition("Of light:")[2].partition("How it is read:")[0]
+
+
 def test_an_instance_has_the_defaults():
     asked = command(wanted(gain=2.0, reading=Reading((3, 4))), "x", positional=False)
     assert {(o.section, o.name): o.default for o in asked.options if o.name in ("gain", "sensor", "out")} == {

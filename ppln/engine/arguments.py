@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 from ppln.engine.config import Run, Train, check_resumable
@@ -57,7 +58,8 @@ def usage() -> str:
     ]
     for task in RECIPES:
         lines.append(f"Recipes of {task}: {TASKS[task].__doc__}")
-        lines += [f"  {name:24}{line}" for name, line in describe(task)]
+        for name, line in describe(task):
+            lines += wrap(line, 98, initial_indent=f"  {name:24}", subsequent_indent=" " * 26)
     return "\n".join(lines)
 
 

@@ -256,8 +256,8 @@ def test_settings_of_scenes_stand_apart(command, monkeypatch, capsys):
     of_scenes, _, others = rest.partition("\n\n")
     assert "--folder" in first
     for option in ("--height", "--textures", "--slow", "--data-seed"):
-        assert option in of_scenes
-        assert option not in first + others
+        assert f"\n  {option} " in f"\n{of_scenes}"
+        assert f"\n  {option} " not in first + others
 
 
 def test_words_that_are_missing(monkeypatch):

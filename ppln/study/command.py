@@ -83,7 +83,7 @@ def asked_for(words: Sequence[str]) -> tuple[Command, WantedStudy]:
     if name not in STUDIES:
         raise ValueError(f"there is no study {name!r}; {meant(name, STUDIES)}")
     defaults = Reproduction(Reproduce(Path(f"runs/reproduce-{name}")))
-    about = f"{Reproduction.__doc__} This study: {_LINES[name]}."
+    about = f"{Reproduction.__doc__} This study: {_LINES.get(name, name)}."
     asked = command(defaults, f"ppln reproduce {name}", about)
     if STUDIES[name].task != "deblur":
         asked = asked._replace(options=[option for option in asked.options if option.name != "textures"])

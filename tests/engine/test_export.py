@@ -233,7 +233,7 @@ def test_a_small_file_knows_how_its_network_is_asked(tmp_path: Path):
 
 
 def test_errors(run: Path, tmp_path: Path, tiny: Path, monkeypatch):
-    with pytest.raises(ValueError, match=r"a\.txt; give a name that ends in \.safetensors, \.onnx, \.pt2"):
+    with pytest.raises(ValueError, match=r"a\.txt; give a name that ends in \.safetensors, \.onnx or \.pt2"):
         export(run, tmp_path / "a.txt")
     with pytest.raises(ValueError, match=r"dtype is bfloat16, but \.pt2 files have float32"):
         export(run, tmp_path / "a.pt2", dtype="bfloat16")

@@ -1,7 +1,7 @@
 """Recordings of two cameras and a network for pose -> 13 joints in space, at any times.
 
     views = open_views(["camera2.h5", "camera3.h5"])
-    for time_us, joints_mm, confidence, joints_px, true_mm in Joints(network, views, cameras, fps=100): ...
+    for time_us, joints_mm, confidence, joints_px, true_mm in Joints(network, views, size, fps=100): ...
 
 Networks take ten event frames, a window, and t = 0 is the first of them, t = 1 the last. Since its label is
 the mean position while a frame lasts, the time of a frame is its middle; between two of them t runs in
@@ -58,17 +58,18 @@ class Skeleton(NamedTuple):
 class Joints:
     """Iterate over it for the skeletons, in order of time; the network is put into eval mode.
 
+    size     of the pictures that the network was trained on (ppln.tasks.trained_on.training tells), to which
+             event frames are scaled. None: as recorded
     cameras  float64 [V, 3, 4], for pictures of the recordings' size; None: those of DHP19
     fps      skeletons per second, from the middle of the first event frame on
-    size     of the pictures that the network was trained on. None: not known
     task     as it was trained for
     """
 
     network: Any  # one for pose
     views: Views
+    size: Sensor | None
     cameras: Tensor | None = None
     fps: float = 25.0
-    size: Sensor | None = None
     task: Pose = field(default_factory=Pose)
 
     def __post_init__(self) -> None:

@@ -295,7 +295,7 @@ class _Work:
         if left_out := views.of_hot_pixels:
             events = f"{left_out:,} of {views.of_events:,} events, those of hot pixels"
             screen.note(f"note: left out: {events}; keep_hot_pixels=True keeps them")
-        joints = Joints(self.network, views, self.cameras, self.how.fps, self.training.size, self.task)
+        joints = Joints(self.network, views, self.training.size, self.cameras, self.how.fps, self.task)
         if (size := self.training.size) is None:
             screen.note(
                 f"note: the size of pictures that {self.name} was trained on is not known; they are taken as "

@@ -129,6 +129,6 @@ def test_recordings_of_a_person_to_find_joints_in(tmp_path):
     report = make_recordings("pose", tmp_path, "--height", "64", "--person", "3", "--seconds", "1.2")
     paths = [tmp_path / "camera2.h5", tmp_path / "camera3.h5"]
     assert all(report[path.name]["events"] > 1000 for path in paths)
-    skeletons = list(Joints(ppln.create_model("pose-ppln"), open_views(paths), fps=10))
+    skeletons = list(Joints(ppln.create_model("pose-ppln"), open_views(paths), None, fps=10))
     assert len(skeletons) > 5
     assert all(of.true_mm is not None for of in skeletons)

@@ -41,7 +41,7 @@ def reach_mm(points: np.ndarray) -> np.ndarray:
 
 def test_joints_are_where_they_are(views):
     net = Knows()
-    found = list(Joints(net, views, fps=100))
+    found = list(Joints(net, views, None, fps=100))
     times = np.array([of.time_us for of in found])
     true = poses.true_joints(times)
     np.testing.assert_allclose(np.stack([of.true_mm for of in found]), true, atol=1e-9)
@@ -62,7 +62,7 @@ def test_each_time_is_in_one_window_and_each_window_is_asked_once(views, monkeyp
     middles = [(of.begin_us + of.end_us) / 2 for of in all_frames]
     for fps in (20, 33, 400):
         net = Knows()
-        times = [of.time_us for of in Joints(net, views, fps=fps)]
+        times = [of.time_us for of in Joints(net, views, None, fps=fps)]
         gaps = np.diff(times)
         assert (np.abs(gaps - 1e6 / fps) < 1).all()
         assert times[0] == np.ceil(middles[0])
@@ -85,21 +85,21 @@ def test_the_time_of_two_windows_is_told_once(views):
     """It is a tick of the clock."""
     first, last = ((of.begin_us + of.end_us) / 2 for of in (poses.frames()[0], poses.frames()[9]))
     begin, end = int(np.ceil(first)), int(np.floor(last))
-    times = [of.time_us for of in Joints(Knows(), views, fps=1e6 * 20 / (end - begin))]
+    times = [of.time_us for of in Joints(Knows(), views, None, fps=1e6 * 20 / (end - begin))]
     assert times[20] == end
     assert (np.diff(times) > 0).all()
 
 
 def test_event_frames_are_those_of_the_time(views):
-    for found, frame in Joints(Knows(), views, fps=200).shown():
+    for found, frame in Joints(Knows(), views, None, fps=200).shown():
         assert frame.begin_us < found.time_us <= frame.end_us
 
 
 def test_many_times_are_asked_in_parts(views, monkeypatch):
-    whole = list(Joints(Knows(), views, fps=100))
+    whole = list(Joints(Knows(), views, None, fps=100))
     monkeypatch.setattr(joints, "AT_ONCE", 7 * 2 * 64 * 86)
     net = Knows()
-    parts = list(Joints(net, views, fps=100))
+    parts = list(Joints(net, views, None, fps=100))
     assert max(count for _, count in net.asked) == 7
     for a, b in zip(whole, parts, strict=True):
         assert (a.joints_mm == b.joints_mm).all()
@@ -118,11 +118,11 @@ def test_what_one_camera_is_not_sure_of_is_held(views, monkeypatch):
         high[:, never] = 0.29 if camera else 0.9
         return high
 
-    fresh = list(Joints(Knows(), views, fps=50))
+    fresh = list(Joints(Knows(), views, None, fps=50))
     for at_once in (1 << 22, 5 * 2 * 64 * 86):
         monkeypatch.setattr(joints, "AT_ONCE", at_once)
         net = Knows(sure)
-        found = list(Joints(net, views, fps=50))
+        found = list(Joints(net, views, None, fps=50))
         assert len({number for number, _ in net.asked}) > 1
         times = np.array([of.time_us for of in found])
         held = int(np.flatnonzero(times <= begin)[-1])
@@ -143,7 +143,7 @@ def test_as_the_task_does(views):
     window = poses.frames()[:10]
     middles = np.array([(of.begin_us + of.end_us) / 2 for of in window])
     task = Pose(height=64, width=86)
-    of = Joints(net, views)
+    of = Joints(net, views, None)
     fitted = [of._fitted(frame) for frame in list(views.frames())[:10]]
     times = middles.round().astype(int)
     found, _ = of._find(fitted, middles, times, None)
@@ -158,7 +158,7 @@ def test_as_the_task_does(views):
 @pytest.mark.parametrize("name", ["pose-calabrese", "pose-calabrese-mod"])
 def test_other_networks(name, views):
     torch.manual_seed(0)
-    found = list(Joints(create_model(name), views, fps=10))
+    found = list(Joints(create_model(name), views, None, fps=10))
     assert found[-1].joints_mm.shape == (13, 3)
 
 
@@ -166,7 +166,7 @@ def test_pictures_are_scaled_where_sizes_differ(views):
     sensor = Sensor(64, 86)
     assert picture_size(sensor, None) == picture_size(sensor, Sensor(64, 88)) == sensor
     assert picture_size(sensor, Sensor(130, 172)) == (130, 172)
-    scaled = Joints(Knows(), views, size=Sensor(128, 172))
+    scaled = Joints(Knows(), views, Sensor(128, 172))
     frame = next(views.frames())
     dvs = scaled._fitted(frame).dvs
     assert dvs.shape == (2, 128, 172)
@@ -193,26 +193,26 @@ class Points(torch.nn.Module):
 
 
 def test_places_are_those_in_pictures_as_recorded(views):
-    found = next(iter(Joints(Points(), views, size=Sensor(128, 172))))
+    found = next(iter(Joints(Points(), views, Sensor(128, 172))))
     assert (found.joints_px == [14.75, 40.25]).all()  # of half as many pixels
-    found = next(iter(Joints(Points(), views, size=Sensor(128, 86))))
+    found = next(iter(Joints(Points(), views, Sensor(128, 86))))
     assert (found.joints_px == [30, 40.25]).all()
 
 
 def test_heat_maps_that_are_not_finite_are_told(views):
     nan = Knows(lambda camera, times: np.full((len(times), 13), np.nan))
     with pytest.raises(ValueError, match=r"the network gives heat maps from .* us on that are not finite"):
-        list(Joints(nan, views))
+        list(Joints(nan, views, None))
 
 
 def test_cameras_of_a_file(tmp_path, views):
     matrices = Knows().cameras
     (tmp_path / "cameras.json").write_text(json.dumps(matrices.tolist()))
     assert torch.equal(read_cameras(tmp_path / "cameras.json"), matrices)
-    here, there = (list(Joints(Knows(), views, cameras)) for cameras in (None, matrices))
+    here, there = (list(Joints(Knows(), views, None, cameras)) for cameras in (None, matrices))
     assert all((a.joints_mm == b.joints_mm).all() for a, b in zip(here, there, strict=True))
     # Any scale of a matrix is the same camera.
-    other = list(Joints(Knows(), views, check_cameras(matrices * 3)))
+    other = list(Joints(Knows(), views, None, check_cameras(matrices * 3)))
     np.testing.assert_allclose(other[3].joints_mm, here[3].joints_mm, rtol=1e-9)
 
 
@@ -242,7 +242,7 @@ def test_cameras_that_do_not_do(content, says, tmp_path):
 def test_wrong_arguments(views):
     for fps in (0, -1, 1001, float("nan")):
         with pytest.raises(ValueError, match=f"^fps is {fps}; give a number above 0, at most 1,000"):
-            Joints(Knows(), views, fps=fps)
+            Joints(Knows(), views, None, fps=fps)
     for task in TASKS.values():
         if task is not Pose:
             with pytest.raises(ValueError, match="give one for pose, such as 'pose-ppln'"):
@@ -252,7 +252,7 @@ def test_wrong_arguments(views):
 def test_few_event_frames(views):
     few = replace(views, span_us=(0, 300_000))
     with pytest.raises(ValueError, match=r"have \d event frames of 918 events, and networks take 10"):
-        list(Joints(Knows(), few))
+        list(Joints(Knows(), few, None))
     none = replace(views, span_us=(0, 10))
     with pytest.raises(ValueError, match="have 0 event frames"):
-        list(Joints(Knows(), none))
+        list(Joints(Knows(), none, None))

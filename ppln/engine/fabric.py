@@ -64,6 +64,11 @@ def launch(machine: Machine) -> Any:
             f"devices is {machine.devices} and nodes is {machine.nodes}, but torchrun started {started} "
             "processes; give --devices as many as it has --nproc-per-node, and --nodes as --nnodes"
         )
+    if started is None and machine.nodes > 1:  # it would wait for the others, for ever
+        raise ValueError(
+            f"nodes is {machine.nodes}, but torchrun has not started this; docs/howto-train.md tells "
+            "how to use several machines, and nodes=1 trains on this one alone"
+        )
     fabric = make_fabric(machine)
     fabric.launch()
     return fabric

@@ -35,3 +35,9 @@ def test_no_more_processes_than_a_machine_bears(name, monkeypatch):
     with pytest.raises(ValueError, match=rf"^{name} is 17, but this machine has 2 cores; give 16 at most$"):
         launch(Machine(device="cpu", **{name: 17}))
     launch(Machine(device="cpu", workers=16))
+
+
+def test_other_machines_that_nobody_started_are_not_waited_for(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(ValueError, match=r"^nodes is 2, but torchrun has not started this; .*nodes=1"):
+        launch(Machine(device="cpu", nodes=2))

@@ -1,8 +1,8 @@
 """Error against compute, of the rows of a study of steering or pose: GFLOP and time of an angle or a window.
 
-    OMP_NUM_THREADS=1 python benchmarks/compute.py steering benchmarks/results/compute_steering_cpu.json \\
-        --picture docs/figures/compute-steering.png
-    python benchmarks/compute.py steering-donkey out/compute.json --size 60 80
+    OMP_NUM_THREADS=1 python benchmarks/compute.py steering-donkey --size 60 80 \\
+        benchmarks/results/compute_steering_cpu.json --picture docs/figures/compute-steering.png
+    python benchmarks/compute.py steering out/compute.json
     OMP_NUM_THREADS=2 python benchmarks/compute.py pose benchmarks/results/pose_cpu.json --size 260 344 \\
         --rounds 9 --rows ppln ppln-released calabrese calabrese-mod calabrese-5 plain-t around once \\
         once-late frames once-plain-t once-late-plain-t frames-plain-t
@@ -36,7 +36,7 @@ TIMES = 10
 IMAGES = {"steering": 1, "pose": 2}  # of a window
 COUNTED = {"steering": ("an angle", TIMES), "pose": ("a window", 1)}  # and how many of them a window has
 ALONE = ("steering-hu", "pose-calabrese")  # which see one time only: a pass for each
-AS_LONG = ("-frames", "-events", "-every-2", "-between")  # rows that compute what others do
+AS_LONG = ("-frames", "-events", "-degrees", "-every-2", "-between")  # rows that compute what others do
 
 
 def window_of(row: Row, size: Sequence[int], device: torch.device) -> Callable[[], Any]:
@@ -104,24 +104,48 @@ def draw(path: Path, study: Study, found: dict[str, dict[str, float]], where: st
     labels = f"GFLOP {what}", f"{time_unit} {what}, {where}"
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True, layout="constrained")
     for axis, name, label in zip(axes, ("gflop", time_name), labels, strict=True):
+        places = {}
         for key, of in found.items():
             colour = "tab:orange" if "ppln" in study.row(key).model else "tab:blue"
-            at = of[name] / count, of[study.metric]
-            text = key if of["seeds"] > 1 else f"{key} (one seed)"
-            axis.plot(*at, "o", color=colour)
-            axis.annotate(text, at, (4, 4), textcoords="offset points", fontsize=8)
-        axis.set_xscale("log")
+            places[key if of["seeds"] > 1 else f"{key} (one seed)"] = of[name] / count, of[study.metric]
+            axis.plot(of[name] / count, of[study.metric], "o", color=colour)
+        axis.set(xscale="log", yscale="log")
+        axis.margins(0.12)
+        name_points(axis, places)
         axis.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter("{x:g}")
+        axis.yaxis.set_minor_locator(LogLocator(subs=range(2, 10)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("{x:g}")
         axis.set_xlabel(label)
-        axis.grid(alpha=0.3)
+        axis.grid(alpha=0.3, which="both")
     axes[0].set_ylabel(
         ", ".join(filter(None, [study.units or study.metrics[study.metric].title, "mean of seeds"]))
     )
     figure.suptitle(f"{study.title}: orange with PP layers, blue without")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
+
+
+def name_points(axis: Any, places: dict[str, tuple[float, float]]) -> None:
+    """Names to the right of points, the higher the point the higher, none over another."""
+    taken: list[tuple[float, float]] = []
+    for text, at in sorted(places.items(), key=lambda item: item[1][1]):
+        x, y = axis.transData.transform(at)
+        higher = y
+        while any(abs(higher - other) < 16 and abs(x - beside) < 150 for beside, other in taken):
+            higher += 2
+        taken.append((x, higher))
+        axis.annotate(
+            text,
+            at,
+            (14, 0.65 * (higher - y)),  # points; the rest is pixels, at 110 an inch
+            textcoords="offset points",
+            fontsize=8,
+            verticalalignment="center",
+            arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": "gray"},
+        )
 
 
 def errors(study: Study) -> dict[str, dict[str, float]]:

@@ -33,9 +33,11 @@ GPU = [
 ]
 
 
-def main(out: Path) -> None:
+def main(out: Path, what: list[str]) -> None:
     results = []
     for bench in GPU if torch.cuda.is_available() else CPU:
+        if bench.what not in what:
+            continue
         results.append(run(bench))
         print({k: v for k, v in results[-1]["bench"].items() if v is not None}, flush=True)
         print(table(results[-1]), flush=True)
@@ -45,4 +47,6 @@ def main(out: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
+    kinds = ("node", "layer", "model")
+    parser.add_argument("--what", nargs="+", choices=kinds, default=kinds, help="only some of them")
     main(**vars(parser.parse_args()))

@@ -29,6 +29,7 @@ from ppln.models.steering import (
     SteeringPlain10,
     SteeringPlainT,
     SteeringPPLN,
+    SteeringVotes,
 )
 from ppln.models.unet import DeblurPPLN, DeblurUNet, DeblurUNet14, DeblurUNetT
 from ppln.names import suggestion
@@ -138,10 +139,17 @@ NETWORKS = {
         partial(SteeringPlainT, rows=True), _PAIRS, _ANGLE, about=f"steering-plain-t, {_ROWS}"
     ),
     "steering-plain-t": NetworkSpec(SteeringPlainT, _PAIRS, _ANGLE),
+    "steering-plain-votes": NetworkSpec(
+        partial(SteeringVotes, plain=True),
+        _PAIRS,
+        _ANGLE,
+        about="steering-ppln-votes, with plain layers at the end, and as many weights.",
+    ),
     "steering-ppln": NetworkSpec(SteeringPPLN, _PAIRS, _ANGLE),
     "steering-ppln-rows": NetworkSpec(
         partial(SteeringPPLN, rows=True), _PAIRS, _ANGLE, about=f"steering-ppln, {_ROWS}"
     ),
+    "steering-ppln-votes": NetworkSpec(SteeringVotes, _PAIRS, _ANGLE),
 }
 
 

@@ -28,6 +28,7 @@ from ppln.nn.released import ReleasedLinear
 from ppln.protocols import ROWS
 
 _FEATURES = 64  # of a picture
+_BESIDE = 2  # rows on either side that a row votes with
 _Inputs = Literal["both", "frames", "events"]
 
 
@@ -272,6 +273,65 @@ class SteeringPPLN(_TrunkAndHead):
 def _plain_width(rows: bool) -> int:
     """With which a plain head has as many weights as the PP head on the same trunk, within 3 %."""
     return 180 if rows else 116
+
+
+class SteeringVotes(nn.Module):
+    """The same trunk for every row, and rows that vote on all times: their sum at t goes to PP layers.
+
+    A row, with the two before and the two after it, gives its votes as piecewise linear functions of the time
+    from it, over as long before it as after it. What a turn of the wheel looks like is so learnt once for all
+    rows and times. votes: how many of these functions each row gives. knots: at how many times, evenly
+    spread, each of them is predicted. stride: of the trunk's first layer. plain: for comparison, with plain
+    layers at the end, and as many weights.
+    """
+
+    def __init__(
+        self,
+        *,
+        votes: int = 32,
+        knots: int = 10,
+        segments: int = 3,
+        temperature: float | None = 100.0,
+        normalize: bool = True,
+        inputs: _Inputs = "both",
+        stride: int = 1,
+        plain: bool = False,
+        unit_deg: float = 1.0,
+    ) -> None:
+        if votes < 1 or knots < 2:
+            raise ValueError(f"votes must be 1 or more and knots 2 or more, got {votes} and {knots}")
+        super().__init__()
+        channels, width = _channels(inputs), 225 if plain else 219  # as many weights
+        self.inputs, self.in_channels, self.unit_deg = inputs, ROWS * channels, _unit(unit_deg)
+        self.knots = knots
+        self.trunk = _RowTrunk(channels, (4, 4, 2), stride)
+        self.read = nn.Linear((1 + 2 * _BESIDE) * _FEATURES, width)
+        self.place = nn.Linear(1, width)
+        nn.init.uniform_(self.place.weight, -1, 1)  # one feature among many: it would hardly be heard
+        self.block = _HeadBlock(width, nn.Linear)
+        self.vote = nn.Linear(width, votes * knots)
+        pp = partial(PPLinear, segments=segments, temperature=temperature, normalize=normalize)
+        linear: Callable[..., nn.Module] = nn.Linear if plain else pp
+        self.plain, self.linear1, self.linear2 = plain, linear(votes, votes), linear(votes, 1)
+
+    def forward(self, x: Tensor, t: Tensor | float) -> Tensor:
+        times, many = as_times(t, x.shape[0], x)  # [B, T]
+        rows = torch.linspace(0, 1, ROWS, dtype=x.dtype, device=x.device)
+        features = self.trunk(x).unflatten(1, (ROWS, -1))  # [B, 10, 64]
+        beside = F.pad(features, (0, 0, _BESIDE, _BESIDE)).unfold(1, 1 + 2 * _BESIDE, 1)  # [B, 10, 64, 5]
+        y = self.block(F.relu(self.read(beside.transpose(2, 3).flatten(2)) + self.place(rows[:, None])))
+        votes = self.vote(y).unflatten(-1, (-1, self.knots))  # [B, 10, votes, knots]
+        at = (times[:, None] - rows[:, None] + 1) / 2 * (self.knots - 1)  # [B, 10, T], in knots
+        near = (1 - (at[..., None] - torch.arange(self.knots, device=x.device)).abs()).clamp(min=0)
+        total = F.relu(torch.einsum("brvk,brtk->btv", votes, near.to(votes.dtype)) / ROWS**0.5)
+        angles = self.unit_deg * self._last(total, times)
+        return angles if many else angles[:, 0]
+
+    def _last(self, total: Tensor, times: Tensor) -> Tensor:
+        """Votes at each time [B, T, votes] -> [B, T]."""
+        if self.plain:
+            return self.linear2(F.relu(self.linear1(total))).squeeze(-1)
+        return self.linear2(F.relu(self.linear1(total, times)), times).squeeze(-1)
 
 
 class SteeringPlain10(_TrunkAndHead):

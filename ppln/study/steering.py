@@ -1,4 +1,4 @@
-"""The studies of steering: every row of the paper's tables, plain twins, a trunk for every row, ablations.
+"""The studies of steering: every row of the paper's tables, plain twins, votes of rows, ablations.
 
 There are two, of the same rows: on synthetic drives by day and at night, and on the video of a small car that
 a person steers. Learning rates are those that `ppln reproduce STUDY --tune` chose for each.
@@ -23,7 +23,26 @@ from ppln.study.steering_text import (
 
 _MAIN = ("hu", "humod", "ppln")
 _TWINS = ("plain-10", "plain-t")
-_ROWS: Settings = {"stride": 2}
+_ON_ROWS = ("votes", "votes-plain", "rows", "rows-plain-10", "rows-plain-t")
+_KINDS = ("frames", "degrees")  # of the main rows, with rates of their own
+_SEARCHED = (*_MAIN, *_TWINS, *_ON_ROWS, *(f"{key}-{kind}" for kind in _KINDS for key in _MAIN))
+_TITLES = {
+    "hu": "Hu: one row",
+    "humod": "HuMod: ten rows, ten outputs",
+    "ppln": "PPLN",
+    "plain-10": "plain twin, ten outputs",
+    "plain-t": "plain twin, told t",
+    "votes": "PPLN with votes of rows",
+    "votes-plain": "plain twin with votes of rows",
+    "rows": "PPLN on rows",
+    "rows-plain-10": "plain twin on rows, ten outputs",
+    "rows-plain-t": "plain twin on rows, told t",
+}
+_NETWORKS = {  # where they are not called as rows are
+    **{"votes": "ppln-votes", "votes-plain": "plain-votes", "rows": "ppln-rows"},
+    **{"rows-plain-10": "plain-rows-10", "rows-plain-t": "plain-rows-t"},
+}
+_UNIT: Settings = {"unit_deg": 15}
 _SEGMENTS = (6, 9, 12)  # beside the 3 of "ppln"
 _GROUPS = (2, 5)  # beside the 10 of "ppln"
 
@@ -54,17 +73,18 @@ _PAPER = {
 }
 
 
-def _row(
-    key: str, title: str, network: str, rate: float, options: Settings | None = None, **task: Any
-) -> Row:
-    given = {} if "inputs" not in task else {"inputs": task["inputs"]}
-    if network == "hu":  # each angle costs a pass of its own
+def _row(key: str, of: str, title: str, rate: float, options: Settings, **task: Any) -> Row:
+    """of: the row that it changes, or the same."""
+    given: dict[str, Any] = {**_UNIT, **({"stride": 2} if of in _ON_ROWS else {}), **options}
+    if "inputs" in task:
+        given["inputs"] = task["inputs"]
+    if of == "hu":  # each angle costs a pass of its own
         task["times_per_sample"] = 2
     return Row(
         key,
         title,
-        f"steering-{network}",
-        {**given, **(options or {})},
+        f"steering-{_NETWORKS.get(of, of)}",
+        given,
         task,
         {"learning_rate": rate},
         dict(zip(_FIGURES, _PAPER.get(key, ()), strict=False)),
@@ -72,43 +92,33 @@ def _row(
 
 
 def _rows(rate: Mapping[str, float]) -> tuple[Row, ...]:
-    """Those that change one of the rows with a rate have its rate."""
+    """Those that change a row have its rate, if they have none of their own."""
 
-    def ppln(key: str, title: str, task: Settings | None = None, **options: Any) -> Row:
-        return _row(f"ppln-{key}", f"PPLN, {title}", "ppln", rate["ppln"], options, **(task or {}))
+    def changed(of: str, end: str, title: str, options: Settings | None = None, **task: Any) -> Row:
+        key = f"{of}-{end}"
+        return _row(key, of, f"{_TITLES[of]}, {title}", rate.get(key, rate[of]), options or {}, **task)
 
-    titles = {"hu": "Hu: one row", "humod": "HuMod: ten rows, ten outputs", "ppln": "PPLN"}
-    every: Settings = {"train_every": 2}
-    halves: Settings = {"outputs": 5}
     return (
-        *(_row(key, titles[key], key, rate[key]) for key in _MAIN),
-        _row("plain-10", "plain twin, ten outputs", "plain-10", rate["plain-10"]),
-        _row("plain-t", "plain twin, told t", "plain-t", rate["plain-t"]),
-        _row("rows", "PPLN on rows", "ppln-rows", rate["rows"], _ROWS),
-        _row(
-            "rows-plain-10", "plain twin on rows, ten outputs", "plain-rows-10", rate["rows-plain-10"], _ROWS
-        ),
-        _row("rows-plain-t", "plain twin on rows, told t", "plain-rows-t", rate["rows-plain-t"], _ROWS),
+        *(_row(key, key, _TITLES[key], rate[key], {}) for key in (*_MAIN, *_TWINS, *_ON_ROWS)),
         *(
-            _row(f"{key}-{inputs}", f"{titles[key]}, {inputs} only", key, rate[key], inputs=inputs)
+            changed(key, inputs, f"{inputs} only", inputs=inputs)
             for inputs in ("frames", "events")
             for key in _MAIN
         ),
-        ppln("no-normalization", "not normalised", normalize=False),
-        ppln("no-smoothing", "not smoothed", temperature=None),
-        ppln("released", "as in the released code", semantics="released"),
-        *(ppln(f"segments-{n}", f"n = {n}", segments=n) for n in _SEGMENTS),
-        *(ppln(f"group-{n}", f"groups of {n} rows", group=n) for n in _GROUPS),
-        _row(
-            "humod-every-2", "HuMod, five outputs, every second row", "humod", rate["humod"], halves, **every
+        *(changed(key, "degrees", "outputs in degrees", {"unit_deg": 1}) for key in _MAIN),
+        changed("ppln", "no-normalization", "not normalised", {"normalize": False}),
+        changed("ppln", "no-smoothing", "not smoothed", {"temperature": None}),
+        changed("ppln", "released", "as in the released code", {"semantics": "released"}),
+        *(changed("ppln", f"segments-{n}", f"n = {n}", {"segments": n}) for n in _SEGMENTS),
+        *(changed("ppln", f"group-{n}", f"groups of {n} rows", {"group": n}) for n in _GROUPS),
+        *(
+            changed(key, "every-2", f"{title}every second row", options, train_every=2)
+            for key, title, options in (
+                ("humod", "five of them, ", {"outputs": 5}),
+                ("plain-10", "five of them, ", {"outputs": 5}),
+                *((key, "", {}) for key in ("plain-t", "ppln", "votes-plain", "votes")),
+            )
         ),
-        _row(
-            *("plain-10-every-2", "plain twin, five outputs, every second row", "plain-10"),
-            *(rate["plain-10"], halves),
-            **every,
-        ),
-        _row("plain-t-every-2", "plain twin, told t, every second row", "plain-t", rate["plain-t"], **every),
-        ppln("every-2", "every second row", task=every),
     )
 
 
@@ -116,19 +126,29 @@ def _claims(name: str) -> tuple[Claim, ...]:
     def better(ours: str, theirs: str, metric: str = "rmse_deg") -> Claim:
         return Claim(ours, theirs, name, metric)
 
-    kinds = ("", "-frames")
+    kinds = ("", *(f"-{kind}" for kind in _KINDS))
     return (
         *(better(f"ppln{kind}", f"{other}{kind}") for kind in kinds for other in ("humod", "hu")),
         *(better(f"humod{kind}", f"hu{kind}") for kind in kinds),
         *(better("ppln", other, "eva") for other in ("humod", "hu")),
         *(better("ppln", twin) for twin in _TWINS),
-        *(better("rows", other) for other in (*_TWINS, "rows-plain-10", "rows-plain-t", *_MAIN)),
+        *(
+            better(ours, other)
+            for ours in ("votes", "rows")
+            for other in (*_TWINS, "rows-plain-10", "rows-plain-t", *_MAIN)
+        ),
+        better("votes", "votes-plain"),
+        better("votes", "rows"),
         better("ppln", "ppln-no-normalization"),
         better("ppln", "ppln-no-smoothing"),
         better("ppln", "ppln-released"),
         *(
-            better("ppln-every-2", other, "rmse_deg_between")
-            for other in ("humod-every-2", "plain-10-every-2", "plain-t-every-2")
+            better(f"{ours}-every-2", f"{other}-every-2", "rmse_deg_between")
+            for ours, others in (
+                ("ppln", ("humod", *_TWINS)),
+                ("votes", ("humod", *_TWINS, "votes-plain")),
+            )
+            for other in others
         ),
     )
 
@@ -141,6 +161,7 @@ def _study(
     note: str,
     words: str,
     budget: str,
+    batch: int,
     task: Settings,
     rate: Settings,
     **more: Any,
@@ -153,8 +174,8 @@ def _study(
         settings={
             "task": {"name": "steering", **task},
             "optimizer": {
-                **{"optimizer": "adam", "weight_decay": 1e-4, "batch": 64, "steps": 1200},
-                **{"schedule": "cosine", "warmup_steps": 60, "ema": 0.0},
+                **{"optimizer": "adam", "weight_decay": 1e-4, "batch": batch, "steps": 1500},
+                **{"schedule": "cosine", "warmup_steps": 75, "ema": 0.0},
             },
             "machine": {"precision": "bf16", "channels_last": True, "keep_samples": True},
         },
@@ -179,19 +200,22 @@ def _study(
             Table("Frames only", tuple(f"{key}-frames" for key in _MAIN)),
             Table("Events only", tuple(f"{key}-events" for key in _MAIN)),
             Table("Plain twins: the same trunk, a plain head as large", ("plain-10", "plain-t", "ppln")),
-            Table("A trunk for every row", ("rows-plain-10", "rows-plain-t", "rows")),
+            Table("A trunk for every row", ("rows-plain-10", "rows-plain-t", "rows", "votes-plain", "votes")),
+            Table("Outputs in degrees, as in the paper", tuple(f"{key}-degrees" for key in _MAIN)),
             Table("Normalisation and smoothing", ("ppln-no-normalization", "ppln-no-smoothing", "ppln")),
             Table("As in the released code, and as in the paper", ("ppln-released", "ppln")),
             Table("Segments", ("ppln", *(f"ppln-segments-{n}" for n in _SEGMENTS))),
             Table("Rows that are read together", (*(f"ppln-group-{n}" for n in _GROUPS), "ppln")),
             Table(
                 "Times in between: trained with the angles of every second row, tested at those between",
-                ("humod-every-2", "plain-10-every-2", "plain-t-every-2", "ppln-every-2", "ppln"),
+                (
+                    *("humod-every-2", "plain-10-every-2", "plain-t-every-2", "ppln-every-2", "ppln"),
+                    *("votes-plain-every-2", "votes-every-2", "votes"),
+                ),
             ),
         ),
         claims=_claims(data),
         seeds=(0, 1, 2, 3, 4),
-        scales_warmup=False,
         later={"inputs": "both", "times_per_sample": 10, "train_every": 1},
         frames="angles",
         units="RMSE in degrees",
@@ -199,12 +223,7 @@ def _study(
         paper_data="DDD20",
         one_tailed=True,
         needs={"data/donkey": "`ppln prepare donkey --raw TUBS --out data/donkey` makes it (docs/data.md)"},
-        search=Search(
-            rows=(*_MAIN, *_TWINS, "rows", "rows-plain-10", "rows-plain-t"),
-            rates=(3e-4, 1e-3, 3e-3),
-            steps=400,
-            note=SEARCH,
-        ),
+        search=Search(rows=_SEARCHED, rates=(1e-3, 3e-3), steps=500, note=SEARCH),
         title=title,
         about=about,
         note=note,
@@ -214,7 +233,13 @@ def _study(
     )
 
 
-_RATES = dict.fromkeys((*_MAIN, *_TWINS, "rows", "rows-plain-10", "rows-plain-t"), 1e-3)
+_RATES = dict.fromkeys(_SEARCHED, 3e-3)
+_DONKEY_RATES = {
+    **_RATES,
+    **dict.fromkeys(("hu", "hu-frames", "rows-plain-10"), 9e-3),
+    **dict.fromkeys(("plain-10", "humod-frames", "ppln-frames"), 1e-3),
+    **dict.fromkeys((f"{key}-degrees" for key in _MAIN), 1e-3),
+}
 
 DRIVING = _study(
     "steering",
@@ -224,11 +249,12 @@ DRIVING = _study(
     NOTE,
     WORDS,
     "One budget: {train_samples:,} samples of {height} x {width}, {steps:,} steps of {batch}.",
+    64,
     {
         **{"data": "driving", "height": 64, "width": 86},
         **{"train_samples": 4800, "val_samples": 240, "test_samples": 1200},
     },
-    {**_RATES, "humod": 3e-3},
+    _RATES,
 )
 DONKEY = _study(
     "steering-donkey",
@@ -238,8 +264,9 @@ DONKEY = _study(
     NOTE_DONKEY,
     WORDS_DONKEY,
     "One budget: {steps:,} steps of {batch} windows.",
+    128,
     {"data": "windows", "folder": "data/donkey"},
-    _RATES,
+    _DONKEY_RATES,
     prepared={"protocol": "donkey, shrunk by 2", "seed": 0, "step": 2},
     prepare=PREPARE_DONKEY,
 )

@@ -13,20 +13,13 @@ ABOUT_DONKEY = f"""\
 events are simulated between the frames (`donkey`). Each uninterrupted drive is split by time: the first 60 %
 are for training, the next 10 % for validation, the last 30 % for testing."""
 
-_SHORT = """\
-Networks begin with outputs of about 1, and these are degrees. In trials with units of 15 degrees (`unit_deg`)
-all learnt faster, plain twins most of all, and PPLN's lead over them was gone: so the order here tells which
-network comes soonest to the size of the angles, and may change with longer trainings, or in other units. Rows
-without figures are not trained yet."""
+_LEFT = "Rows without figures are not trained yet."
 
-NOTE = f"""\
-These are the first rows of the study, and their trainings are short: at the end, networks err about as much
-on what they were trained with as on what they are tested with (the loss is the square of that error), and so
-have not learnt all they can. {_SHORT}"""
+NOTE = _LEFT
 
 NOTE_DONKEY = f"""\
-These are the first rows of the study, and their trainings are short: at the end, the errors of networks on
-what they were trained with (the loss is their square) are still large. {_SHORT}"""
+The order of the paper holds. But with a trunk for every row, with which all heads do better, a plain head
+with ten outputs does best: our networks do not beat it. {_LEFT}"""
 
 _WORDS = """\
 * **Hu** sees the present row only; a row is a frame with the events of 50 ms. **HuMod** and **PPLN** see ten.
@@ -35,9 +28,13 @@ _WORDS = """\
   one for each row, between which it is interpolated, or **told t** as one more feature.
 * **On rows**: the trunk reads one row at a time, and the features of all ten go to the head. Its first layer
   has a stride of 2, so that ten runs cost about twice as much as one on all rows.
+* **Votes of rows**: the same trunk. Each row, with two neighbours on either side, predicts piecewise linear
+  functions of the time from it; their sum over rows goes to two PP layers, or two plain ones in the twin.
+* An output of 1 is 15 degrees, about the deviation of angles, or one degree where the row says **outputs in
+  degrees**, as in the paper.
 * **Every second row**: trained with the angles at rows 0, 2, 4, 6 and 8 of ten, and tested at all. The error
-  *between rows* is that at rows 1, 3, 5 and 7, which lie between those. **Five outputs** are one for each row
-  that is trained.
+  *between rows* is that at rows 1, 3, 5 and 7, which lie between those. Of ten outputs there are then
+  **five**, one for each row that is trained.
 * **n** is the number of segments, 3 where it is not named."""
 
 WORDS = f"""\

@@ -49,8 +49,10 @@ NAMES = [
     "steering-plain-rows-10",
     "steering-plain-rows-t",
     "steering-plain-t",
+    "steering-plain-votes",
     "steering-ppln",
     "steering-ppln-rows",
+    "steering-ppln-votes",
 ]
 STEERING = [name for name in NAMES if name.startswith("steering-")]
 CHANNELS = {"pose-calabrese": 1, "pose": 10, "steering-hu": 2, "steering": 20, "deblur": 27}
@@ -117,6 +119,8 @@ def test_the_list():
         ("steering-plain-t", 454_029),
         ("steering-plain-rows-10", 465_686),
         ("steering-plain-rows-t", 464_237),
+        ("steering-ppln-votes", 466_563),
+        ("steering-plain-votes", 465_960),
         ("pose-calabrese", 218_592),
         ("pose-calabrese-5", 218_592 + 4 * 16 * 9),
         ("pose-calabrese-mod", 218_592 + 9 * 16 * 9 + 9 * 13 * 16 * 9),

@@ -50,7 +50,8 @@ def test_sizes_are_the_paper_s_within_5_percent(name: str):
     """And those of plain heads are that of the PP head on the same trunk, within 3 %."""
     model = made(name)
     assert abs(size(model) / 455_338 - 1) < 0.05
-    pp = made("steering-ppln-rows" if "rows" in name else "steering-ppln")
+    on_rows = name.endswith("-votes") or "-rows" in name
+    pp = made("steering-ppln-rows" if on_rows else "steering-ppln")
     assert size(model.trunk) == size(pp.trunk)
     assert abs(size(model) - size(pp)) < 0.03 * (size(pp) - size(pp.trunk))
 
@@ -104,6 +105,34 @@ def test_ten_angles_and_straight_lines_between(name: str):
     assert angles.shape == (3, 10)
     for found, own in zip(model(x, t), angles, strict=True):
         np.testing.assert_allclose(found, np.interp(t[0], np.linspace(0, 1, 10), own), atol=1e-12)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["steering-ppln-votes", "steering-plain-votes"])
+def test_votes_of_rows(name: str):
+    """One row, one time and one vote after the other."""
+    model, x = made(name, votes=4, knots=7, unit_deg=3), some(batch=2)
+    t = torch.tensor([[0.0, 0.31, 0.5, 1.0], [0.9, 0.2, 1 / 9, 0.77]], dtype=torch.float64)
+    features = torch.cat([torch.zeros(2, 128).double(), model.trunk(x), torch.zeros(2, 128).double()], 1)
+    total = torch.zeros(2, 4, 4, dtype=torch.float64)
+    for b in range(2):
+        for row in range(10):
+            seen = features[b, 64 * row : 64 * (row + 5)]  # rows - 2 to + 2
+            y = model.block(torch.relu(model.read(seen) + model.place(t.new_tensor([row / 9]))))
+            votes = model.vote(y).reshape(4, 7).numpy()
+            for v in range(4):
+                from_row = t[b].numpy() - row / 9
+                total[b, :, v] += torch.from_numpy(np.interp(from_row, np.linspace(-1, 1, 7), votes[v]))
+    total = torch.relu(total / 10**0.5)
+    last = (total,) if name == "steering-plain-votes" else (total, t)
+    y = torch.relu(model.linear1(*last))
+    angles = 3 * model.linear2(y, *last[1:]).squeeze(-1)
+    torch.testing.assert_close(model(x, t), angles)
+    torch.testing.assert_close(model(x, t[:, 1]), angles[:, 1])
+    torch.testing.assert_close(model(x, 0.5), model(x, torch.full((2, 1), 0.5).double())[:, 0])
+    for wrong in ({"votes": 0}, {"knots": 1}):
+        with pytest.raises(ValueError, match="votes must be 1 or more and knots 2 or more, got"):
+            ppln.create_model(name, **wrong)
 
 
 @torch.no_grad()

@@ -57,7 +57,7 @@ def test_the_study_that_is_kept_is_of_these_rows(tmp_path):
         assert result["settings"] == settings, result["row"]
 
 
-@pytest.mark.parametrize("name", ["steering", "steering-donkey"])
+@pytest.mark.parametrize("name", ["steering-donkey"])
 def test_the_studies_of_steering_that_are_kept_are_of_these_rows(name, tmp_path):
     """By all that decides a result; and rates are those that the search took."""
     study, how = STUDIES[name], Reproduce(tmp_path)
@@ -70,7 +70,7 @@ def test_the_studies_of_steering_that_are_kept_are_of_these_rows(name, tmp_path)
         assert rate == pytest.approx(tune.choice(study, tried, {})["learning_rate"]), key
 
 
-@pytest.mark.parametrize("name", ["steering", "steering-donkey"])
+@pytest.mark.parametrize("name", ["steering-donkey"])
 def test_a_search_that_is_kept_goes_on(name):
     """Its budget is that of the same command today, warm-up included."""
     study, kept = STUDIES[name], json.loads((RESULTS / name / "tune.json").read_text())["budget"]

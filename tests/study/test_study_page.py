@@ -51,7 +51,6 @@ TRIED = {
     ("name", "files", "searched"),
     [
         ("deblur", ("study.json", "study-seeds.json"), "tune.json"),
-        ("steering", ("steering/study.json",), "steering/tune.json"),
         ("steering-donkey", ("steering-donkey/study.json",), "steering-donkey/tune.json"),
     ],
 )

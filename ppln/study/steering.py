@@ -116,7 +116,8 @@ def _rows(rate: Mapping[str, float]) -> tuple[Row, ...]:
             for key, title, options in (
                 ("humod", "five of them, ", {"outputs": 5}),
                 ("plain-10", "five of them, ", {"outputs": 5}),
-                *((key, "", {}) for key in ("plain-t", "ppln", "votes-plain", "votes")),
+                ("rows-plain-10", "five of them, ", {"outputs": 5}),
+                *((key, "", {}) for key in ("plain-t", "ppln", "rows-plain-t", "votes-plain", "votes")),
             )
         ),
     )
@@ -146,7 +147,7 @@ def _claims(name: str) -> tuple[Claim, ...]:
             better(f"{ours}-every-2", f"{other}-every-2", "rmse_deg_between")
             for ours, others in (
                 ("ppln", ("humod", *_TWINS)),
-                ("votes", ("humod", *_TWINS, "votes-plain")),
+                ("votes", ("humod", *_TWINS, "rows-plain-10", "rows-plain-t", "votes-plain")),
             )
             for other in others
         ),
@@ -210,6 +211,7 @@ def _study(
                 "Times in between: trained with the angles of every second row, tested at those between",
                 (
                     *("humod-every-2", "plain-10-every-2", "plain-t-every-2", "ppln-every-2", "ppln"),
+                    *("rows-plain-10-every-2", "rows-plain-t-every-2"),
                     *("votes-plain-every-2", "votes-every-2", "votes"),
                 ),
             ),

@@ -128,11 +128,14 @@ def _search(study: Study, searched: Mapping[str, Any]) -> str:
         lines.append([*cells, "" if value is None else f"{value:.{metric.digits}f}"])
     budget = searched["budget"]
     steps = {**budget, **budget.get("optimizer", {})}.get("steps", search.steps)
-    text = (
-        f"Trainings of {steps:,} steps with one seed, judged by {metric.title} on validation samples. "
-        f"Of rates within {search.close:g} of the best, the lowest is taken: the study trains for longer. "
-        "Where that is not the best rate, both may be trained in full, and validation decides."
-    )
+    text = f"Trainings of {steps:,} steps with one seed, judged by {metric.title} on validation samples. "
+    if search.close:
+        text += (
+            f"Of rates within {search.close:g} of the best, the lowest is taken: the study trains for "
+            "longer. Where that is not the best rate, both may be trained in full, and validation decides."
+        )
+    else:
+        text += "The best rate is taken."
     return "\n\n".join(filter(None, [text, search.note, grid(lines)]))
 
 

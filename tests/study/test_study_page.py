@@ -95,6 +95,10 @@ def test_the_search_of_rates():
     assert cells(text, "our network")[2:-1] == ["2", "0.003", "0.001", "2", "31.23"]
     assert cells(text, "their network")[2:-1] == ["1", "0.003", "0.003", "0", ""]  # it diverged
     assert text.index("our network") < text.index("their network")  # the best first
+    study_of = replace(SEARCHED, search=replace(SEARCHED.search, close=0.0))
+    text = page.markdown(study_of, study(*everything()), TRIED).partition("## How learning")[2]
+    assert "The best rate is taken." in text
+    assert "within" not in text.partition("## How it is done")[0]
 
 
 def test_provenance():

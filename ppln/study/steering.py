@@ -1,7 +1,8 @@
 """The studies of steering: every row of the paper's tables, plain twins, votes of rows, ablations.
 
 There are two, of the same rows: on synthetic drives by day and at night, and on the video of a small car that
-a person steers. Learning rates are those that `ppln reproduce STUDY --tune` chose for each.
+a person steers. Learning rates of the latter are those that `ppln reproduce STUDY --tune` chose for each; of
+synthetic drives they are not searched yet.
 """
 
 from collections.abc import Mapping
